@@ -1,0 +1,1 @@
+"""Files only: shards, folders and the rope block of config.json."""

@@ -1,0 +1,1 @@
+"""How each engine reads a checkpoint."""

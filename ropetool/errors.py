@@ -1,0 +1,144 @@
+"""Every error ropetool raises on purpose, in one tree.
+
+::
+
+    RopetoolError                  exit 2, unless said otherwise
+    ├── UsageError                 the command line asks for something that cannot be
+    ├── CheckpointError            the files of a checkpoint
+    │   ├── MissingFileError       a file that must be there is not
+    │   ├── ShardError             a .safetensors file whose header lies, or that is cut short
+    │   ├── IndexFileError         the index disagrees with the shards
+    │   ├── ShapeError             a tensor's shape does not fit the config
+    │   └── UnclaimedTensorError   an attention tensor that no row of the family table names
+    ├── ConfigError                a value in a JSON file that cannot be used
+    │   └── ConfigConflictError    two keys that disagree
+    ├── UnsupportedError           understood, and refused
+    │   ├── UnknownFamilyError     a model type outside the table
+    │   ├── NoRotaryError          the model has no rotary embedding
+    │   └── MethodError            a scaling method that this model or checkpoint cannot take
+    ├── AlreadyConvertedError      the checkpoint has the wanted layout
+    └── OutputError                the place to write to
+        ├── OutputExistsError
+        └── NoSpaceError
+
+A message says what is wrong, where, with the numbers, and what to do next. The same facts are in
+``fields``, which ``--json`` prints beside the message.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class RopetoolError(Exception):
+    """Base of all deliberate errors: a sentence for a person, a code and fields for a script."""
+
+    code = "error"
+    exit_code = 2
+
+    def __init__(self, message: str, **fields: Any) -> None:
+        super().__init__(message)
+        self.message = message
+        self.fields = fields
+
+
+class UsageError(RopetoolError):
+    """The command line asks for something that cannot be."""
+
+    code = "usage"
+
+
+class CheckpointError(RopetoolError):
+    """The files of a checkpoint cannot be used."""
+
+    code = "bad-checkpoint"
+
+
+class MissingFileError(CheckpointError):
+    """A file that must be there is not."""
+
+    code = "missing-file"
+
+
+class ShardError(CheckpointError):
+    """A .safetensors file whose header lies, or that is cut short."""
+
+    code = "bad-shard"
+
+
+class IndexFileError(CheckpointError):
+    """The index disagrees with the shards."""
+
+    code = "bad-index"
+
+
+class ShapeError(CheckpointError):
+    """A tensor's shape does not fit the config."""
+
+    code = "shape-mismatch"
+
+
+class UnclaimedTensorError(CheckpointError):
+    """An attention tensor that no row of the family table names."""
+
+    code = "unclaimed-tensor"
+
+
+class ConfigError(RopetoolError):
+    """A value in a JSON file that cannot be used; ``fields`` names the key."""
+
+    code = "bad-config"
+
+
+class ConfigConflictError(ConfigError):
+    """Two keys that disagree; ``fields`` names both with their values."""
+
+    code = "config-conflict"
+
+
+class UnsupportedError(RopetoolError):
+    """Understood, and refused."""
+
+    code = "unsupported"
+
+
+class UnknownFamilyError(UnsupportedError):
+    """A model type outside the table."""
+
+    code = "unknown-family"
+
+
+class NoRotaryError(UnsupportedError):
+    """The model has no rotary position embedding."""
+
+    code = "no-rope"
+
+
+class MethodError(UnsupportedError):
+    """A scaling method that this model or checkpoint cannot take."""
+
+    code = "method"
+
+
+class AlreadyConvertedError(RopetoolError):
+    """The checkpoint already has the wanted layout."""
+
+    code = "already-converted"
+
+
+class OutputError(RopetoolError):
+    """The place to write to cannot be used."""
+
+    code = "bad-output"
+
+
+class OutputExistsError(OutputError):
+    """The output is already there."""
+
+    code = "output-exists"
+
+
+class NoSpaceError(OutputError):
+    """The file system has no room for the output."""
+
+    code = "no-space"

@@ -1,0 +1,1 @@
+"""The mathematics of rotary position embeddings: numpy only, no files, no torch."""
