@@ -10,7 +10,7 @@ rotary width, not over head_dim; only ``Proportional`` differs.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -263,8 +263,8 @@ def _yarn(block: Mapping[str, Any], theta: float, max_length: int | None) -> Sca
         beta_fast=_number(block, "beta_fast", 32.0),
         beta_slow=_number(block, "beta_slow", 1.0),
         truncate=block.get("truncate") is not False,
-        mscale=block.get("mscale"),
-        mscale_all_dim=block.get("mscale_all_dim"),
+        mscale=_optional(block, "mscale"),
+        mscale_all_dim=_optional(block, "mscale_all_dim"),
         explicit_attention_factor=_optional(block, "attention_factor"),
     )
 
@@ -298,16 +298,26 @@ def _llama3(block: Mapping[str, Any], theta: float, max_length: int | None) -> S
     )
 
 
-METHODS = {
-    "default": lambda block, theta, max_length: Default(theta),
-    "linear": lambda block, theta, max_length: Linear(theta, _number(block, "factor")),
+def _default(block: Mapping[str, Any], theta: float, max_length: int | None) -> Scaling:
+    return Default(theta)
+
+
+def _linear(block: Mapping[str, Any], theta: float, max_length: int | None) -> Scaling:
+    return Linear(theta, _number(block, "factor"))
+
+
+def _proportional(block: Mapping[str, Any], theta: float, max_length: int | None) -> Scaling:
+    return Proportional(theta, _number(block, "partial_rotary_factor", 1.0), _number(block, "factor", 1.0))
+
+
+METHODS: Mapping[str, Callable[[Mapping[str, Any], float, int | None], Scaling]] = {
+    "default": _default,
+    "linear": _linear,
     "dynamic": _dynamic,
     "yarn": _yarn,
     "longrope": _longrope,
     "llama3": _llama3,
-    "proportional": lambda block, theta, max_length: Proportional(
-        theta, _number(block, "partial_rotary_factor", 1.0), _number(block, "factor", 1.0)
-    ),
+    "proportional": _proportional,
 }
 # Older spellings of the same methods: `su` was LongRoPE's name in the first Phi-3 configs, `mrope` is how Qwen2-VL
 # spelled "default, with sections"; transformers reads both so.

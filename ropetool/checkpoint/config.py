@@ -1,0 +1,217 @@
+"""The rope block of a config.json: read in every style, written in every style.
+
+Two styles are in use. transformers 4 and most engines read ``rope_scaling`` beside a top-level ``rope_theta``;
+transformers 5 reads (and saves only) ``rope_parameters`` with ``rope_theta`` inside, nested per layer type where the
+layers differ. Both may be in one file; where they disagree, engines silently differ, so that is an error here.
+``null`` means absent everywhere.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from ropetool.errors import ConfigConflictError, ConfigError
+
+ALL_LAYERS = "all"
+MARKER = "ropetool"
+BLOCKS = ("rope_parameters", "rope_scaling")
+# Keys that one style keeps inside the block and the other at the top level.
+SHARED_KEYS = ("rope_theta", "partial_rotary_factor", "original_max_position_embeddings")
+
+
+class Style(str, Enum):
+    """Which keys a config is written with."""
+
+    V4 = "v4"
+    V5 = "v5"
+    DUAL = "dual"
+
+
+@dataclass(frozen=True)
+class RopeBlock:
+    """What the config says about the rotation of one kind of layer; ``sources`` tells where each value was read."""
+
+    layers: str
+    values: Mapping[str, Any]
+    sources: Mapping[str, str]
+
+    @property
+    def rope_type(self) -> str:
+        """The scaling method's name; ``default`` when the config names none."""
+        return str(self.values.get("rope_type", "default"))
+
+
+def number(config: Mapping[str, Any], key: str) -> float | None:
+    """A finite positive number under ``key``, None when absent or null; raises `ConfigError` for anything else."""
+    value = config.get(key)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise ConfigError(f"{key} is {value!r}, a {type(value).__name__}; it must be a number", key=key, value=value)
+    if not math.isfinite(value) or value <= 0:
+        raise ConfigError(f"{key} is {value!r}; it must be positive and finite", key=key, value=value)
+    return value
+
+
+def count(config: Mapping[str, Any], key: str) -> int | None:
+    """A positive whole number under ``key``, None when absent or null; raises `ConfigError` for anything else."""
+    value = number(config, key)
+    if value is None:
+        return None
+    if not isinstance(value, int) or value > 1 << 40:
+        raise ConfigError(f"{key} is {value!r}; it must be a whole number of a sane size", key=key, value=value)
+    return value
+
+
+def text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The part of a composite config that describes the text decoder: ``text_config``, else the config itself."""
+    inner = config.get("text_config")
+    return inner if isinstance(inner, dict) else config
+
+
+def _object(config: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    value = config.get(key)
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise ConfigError(f"{key} is {value!r}; it must be an object or null", key=key, value=value)
+    return value
+
+
+class _Gathered:
+    """Values by canonical key, each with its source; a second, different value is a conflict."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, Any] = {}
+        self.sources: dict[str, str] = {}
+
+    def add(self, key: str, value: Any, source: str) -> None:
+        if value is None:
+            return
+        if key in self.values and self.values[key] != value:
+            first = self.sources[key]
+            raise ConfigConflictError(
+                f"{first} is {self.values[key]!r} but {source} is {value!r}; engines differ in which they read. "
+                f"Make them agree, or remove one",
+                keys=[first, source],
+                values=[self.values[key], value],
+            )
+        if key not in self.values:
+            self.values[key], self.sources[key] = value, source
+
+    def add_block(self, block: Mapping[str, Any], where: str) -> None:
+        for key, value in block.items():
+            self.add("rope_type" if key == "type" else key, value, f"{where}.{key}")
+
+
+def _is_nested(block: Mapping[str, Any]) -> bool:
+    return bool(block) and any(isinstance(value, dict) for value in block.values())
+
+
+def _check_same_keys(blocks: Mapping[str, Mapping[str, Any]]) -> None:
+    """With both styles present, every scaling key must be in both: an engine reads only one of them."""
+    found = {
+        where: {"rope_type" if k == "type" else k for k, v in block.items() if v is not None} - set(SHARED_KEYS)
+        for where, block in blocks.items()
+        if block
+    }
+    if len(found) < 2:
+        return
+    (first, keys), (second, others) = found.items()
+    for key in sorted(keys ^ others):
+        here, missing = (first, second) if key in keys else (second, first)
+        value = blocks[here].get(key, blocks[here].get("type"))
+        if (key, value) == ("rope_type", "default"):
+            continue
+        raise ConfigConflictError(
+            f"{here}.{key} is {value!r} but {missing} has no {key}; engines differ in which of the two they read. "
+            f"Write it in both, or remove one block",
+            keys=[f"{here}.{key}", f"{missing}.{key}"],
+            values=[value, None],
+        )
+
+
+def rope_blocks(config: Mapping[str, Any], theta_keys: Iterable[str] = ("rope_theta",)) -> tuple[RopeBlock, ...]:
+    """The rope block of every kind of layer that the (text) config describes.
+
+    One block for ``all`` layers where the config is flat, else one per layer type; a layer type whose block is null
+    has no rotation and gets no block. ``theta_keys`` are the top-level names of the base. Raises
+    `ConfigConflictError` naming both keys when two places disagree, `ConfigError` for a value of the wrong kind.
+    """
+    blocks = {where: _object(config, where) for where in BLOCKS}
+    nested = {where: block for where, block in blocks.items() if _is_nested(block)}
+    if not nested:
+        return (_flat_block(config, blocks, ALL_LAYERS, theta_keys),)
+    layer_types = dict.fromkeys(
+        key for block in nested.values() for key, value in block.items() if isinstance(value, dict)
+    )
+    return tuple(
+        _flat_block(config, {f"{w}.{layers}": _object(b, layers) for w, b in nested.items()}, layers, ())
+        for layers in layer_types
+    )
+
+
+def _flat_block(
+    config: Mapping[str, Any], blocks: Mapping[str, Mapping[str, Any]], layers: str, theta_keys: Iterable[str]
+) -> RopeBlock:
+    gathered = _Gathered()
+    for where, block in blocks.items():
+        gathered.add_block(block, where)
+    _check_same_keys(blocks)
+    for key in theta_keys:
+        gathered.add("rope_theta", config.get(key), key)
+    for key in SHARED_KEYS[1:]:
+        if layers == ALL_LAYERS:
+            gathered.add(key, config.get(key), key)
+    values, sources = gathered.values, gathered.sources
+    rope_type = values.get("rope_type")
+    if rope_type is not None and not isinstance(rope_type, str):
+        key = sources["rope_type"]
+        raise ConfigError(f"{key} is {rope_type!r}; it must be the name of a rope type", key=key, value=rope_type)
+    for key in ("rope_theta", "partial_rotary_factor", "factor", "attention_factor"):
+        number({sources.get(key, key): values.get(key)}, sources.get(key, key))
+    for key in ("original_max_position_embeddings",):
+        count({sources.get(key, key): values.get(key)}, sources.get(key, key))
+    return RopeBlock(layers, values, sources)
+
+
+def marker(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What ropetool wrote into the config when it made this checkpoint; empty if it did not."""
+    return _object(config, MARKER)
+
+
+def with_marker(config: Mapping[str, Any], **entries: Any) -> dict[str, Any]:
+    """A copy of ``config`` whose marker also holds ``entries``; the marker comes last."""
+    marked = {key: value for key, value in config.items() if key != MARKER}
+    marked[MARKER] = {**marker(config), **entries}
+    return marked
+
+
+def with_rope_block(
+    config: Mapping[str, Any],
+    block: Mapping[str, Any],
+    theta: float,
+    style: Style,
+    partial_rotary_factor: float | None = None,
+) -> dict[str, Any]:
+    """A copy of a flat ``config`` with its rope block replaced, written in ``style``.
+
+    ``block`` holds the scaling keys (``rope_type`` and its parameters; only ``rope_type: default`` for none). The
+    base is always written where the style's readers look for it: transformers 5 fails on a block without it,
+    transformers 4 and mlx-lm take it from the top level only.
+    """
+    written = {key: value for key, value in config.items() if key not in BLOCKS}
+    scaled = block.get("rope_type", "default") != "default"
+    share = {} if partial_rotary_factor is None else {"partial_rotary_factor": partial_rotary_factor}
+    written.pop("rope_theta", None)
+    if style is not Style.V5:
+        written["rope_theta"] = theta
+        written["rope_scaling"] = dict(block) if scaled else None
+        written.update(share)
+    if style is not Style.V4:
+        written["rope_parameters"] = {**block, "rope_theta": theta, **share}
+    return written

@@ -1,0 +1,242 @@
+"""A checkpoint directory: opened and checked, and written beside its final name, then renamed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from ropetool.checkpoint.shards import Shard, Tensor, copy_file, output_error, read_json_file, read_shard
+from ropetool.errors import (
+    CheckpointError,
+    IndexFileError,
+    MissingFileError,
+    NoSpaceError,
+    OutputError,
+    OutputExistsError,
+)
+
+CONFIG = "config.json"
+INDEX = "model.safetensors.index.json"
+SINGLE = "model.safetensors"
+WEIGHT_SUFFIXES = frozenset(
+    (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".gguf", ".ggml", ".h5", ".msgpack", ".onnx", ".onnx_data", ".npz")
+)
+LARGE_SIDE_FILE_BYTES = 128 << 20
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """An opened checkpoint: its config, its shards' headers and which tensor counts where."""
+
+    directory: Path
+    config: dict[str, Any]
+    shards: tuple[Shard, ...]
+    index_file: str | None
+    weight_map: Mapping[str, Shard]
+
+    @cached_property
+    def tensors(self) -> Mapping[str, Tensor]:
+        """Every tensor that counts, by name, in the order of the shards."""
+        return {name: shard.tensors[name] for name, shard in self.weight_map.items()}
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all tensors that count."""
+        return sum(tensor.size_bytes for tensor in self.tensors.values())
+
+    @property
+    def stale_copies(self) -> tuple[tuple[Shard, str], ...]:
+        """Tensors that lie in a second shard too, where the index does not look for them."""
+        return tuple((s, name) for s in self.shards for name in s.tensors if self.weight_map[name] is not s)
+
+
+def checkpoint_directory(path: Path) -> Path:
+    """The directory that ``path`` names: itself, or the one around a single .safetensors file."""
+    if path.is_file() and path.suffix == ".safetensors":
+        return path.parent
+    if not path.exists():
+        raise MissingFileError(f"{path} does not exist", path=str(path))
+    if not path.is_dir():
+        raise CheckpointError(f"{path} is neither a directory nor a .safetensors file", path=str(path))
+    return path
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """The config.json of the checkpoint at ``path``."""
+    directory = checkpoint_directory(path)
+    file = directory / CONFIG
+    if not file.is_file():
+        adapter = (directory / "adapter_config.json").is_file()
+        hint = (
+            "it is an adapter; give its base model instead"
+            if adapter
+            else "a checkpoint is a directory with config.json and .safetensors files"
+        )
+        raise MissingFileError(f"{directory} has no {CONFIG}: {hint}", path=str(file))
+    return read_json_file(file)
+
+
+def open_checkpoint(path: Path) -> Checkpoint:
+    """Open a checkpoint: read config.json and every shard's header, and check the index against them.
+
+    ``path`` is a directory, or one .safetensors file with config.json beside it. No tensor data is read.
+    """
+    directory = checkpoint_directory(path)
+    config = read_config(path)
+    if path.is_file():
+        return _single(directory, config, path)
+    index = directory / INDEX
+    if index.is_file():
+        return _sharded(directory, config, index)
+    single = directory / SINGLE
+    if single.is_file():
+        return _single(directory, config, single)
+    found = sorted(p.name for p in directory.iterdir() if p.suffix in WEIGHT_SUFFIXES)
+    if len(found) == 1 and found[0].endswith(".safetensors"):
+        return _single(directory, config, directory / found[0])
+    raise MissingFileError(_no_weights(directory, found), path=str(directory), found=found)
+
+
+def _no_weights(directory: Path, found: list[str]) -> str:
+    if not found:
+        return f"{directory} has no weights: neither {SINGLE} nor {INDEX} is there"
+    if any(name.endswith(".safetensors") for name in found):
+        return (
+            f"{directory} has {len(found)} weight files and no {INDEX} that says which counts: {', '.join(found[:4])}"
+        )
+    return f"{directory} has no .safetensors weights, only {', '.join(found[:4])}; save it as safetensors first"
+
+
+def _single(directory: Path, config: dict[str, Any], file: Path) -> Checkpoint:
+    shard = read_shard(file)
+    return Checkpoint(directory, config, (shard,), None, dict.fromkeys(shard.tensors, shard))
+
+
+def _sharded(directory: Path, config: dict[str, Any], index: Path) -> Checkpoint:
+    weight_map = read_json_file(index).get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise IndexFileError(f"{index.name} has no weight_map", file=str(index))
+    shards: dict[str, Shard] = {}
+    for name in dict.fromkeys(weight_map.values()):
+        if not isinstance(name, str) or PurePosixPath(name).name != name or "\\" in name:
+            raise IndexFileError(f"{index.name} names the shard {name!r}, which is not a file name", file=str(index))
+        if not (directory / name).is_file():
+            missing = sorted(tensor for tensor, shard in weight_map.items() if shard == name)
+            raise IndexFileError(
+                f"{index.name} names the shard {name}, which is not there; "
+                f"{len(missing)} tensors would be in it, {missing[0]} among them",
+                file=str(index),
+                shard=name,
+            )
+        shards[name] = read_shard(directory / name)
+    for tensor, name in weight_map.items():
+        if tensor not in shards[name].tensors:
+            raise IndexFileError(
+                f"{index.name} says that {tensor} is in {name}, but that shard has no such tensor",
+                file=str(index),
+                tensor=tensor,
+                shard=name,
+            )
+    unmapped = sorted({name for s in shards.values() for name in s.tensors} - weight_map.keys())
+    if unmapped:
+        raise IndexFileError(
+            f"{len(unmapped)} tensors are in the shards but not in {index.name}, {unmapped[0]} among them",
+            file=str(index),
+            tensor=unmapped[0],
+        )
+    mapped = {tensor: shards[name] for tensor, name in weight_map.items()}
+    return Checkpoint(directory, config, tuple(shards.values()), index.name, mapped)
+
+
+@dataclass(frozen=True)
+class SideFiles:
+    """The files beside the weights: those that a copy takes along, and those it leaves, by relative path."""
+
+    taken: tuple[Path, ...]
+    left: tuple[Path, ...]
+
+
+def side_files(checkpoint: Checkpoint) -> SideFiles:
+    """Sort everything but the weights and config.json.
+
+    Tokenizer, templates, generation config, code and text are taken. Weights in any other format would be stale
+    beside a changed checkpoint, so they are left, as is any file over `LARGE_SIDE_FILE_BYTES` of unknown kind.
+    """
+    known = {shard.path for shard in checkpoint.shards} | {checkpoint.directory / CONFIG}
+    taken: list[Path] = []
+    left: list[Path] = []
+    for file in sorted(p for p in checkpoint.directory.rglob("*") if p.is_file() and p not in known):
+        relative = file.relative_to(checkpoint.directory)
+        if any(part in (".git", ".cache", "__pycache__") for part in relative.parts):
+            continue
+        stale_index = file.name.endswith(".index.json") and str(relative) != checkpoint.index_file
+        stale = file.suffix in WEIGHT_SUFFIXES or stale_index or file.stat().st_size > LARGE_SIDE_FILE_BYTES
+        (left if stale else taken).append(relative)
+    return SideFiles(tuple(taken), tuple(left))
+
+
+def check_output(destination: Path, source: Path) -> None:
+    """Refuse an output that exists, lies inside the source, or has no directory to be in."""
+    if destination.exists() or destination.is_symlink():
+        raise OutputExistsError(
+            f"{destination} is already there; name a new directory, or remove it first", path=str(destination)
+        )
+    inside = source.resolve()
+    if inside in destination.resolve().parents:
+        raise OutputError(
+            f"{destination} lies inside the source {source}; name a place outside it", path=str(destination)
+        )
+    parent = destination.resolve().parent
+    if not parent.is_dir():
+        raise OutputError(f"{parent}, where {destination.name} would be, is not a directory", path=str(parent))
+
+
+def check_space(parent: Path, needed_bytes: int) -> None:
+    """Refuse before writing when the file system has not ``needed_bytes`` free."""
+    free = shutil.disk_usage(parent).free
+    if free < needed_bytes:
+        raise NoSpaceError(
+            f"{needed_bytes:,} bytes are needed in {parent}, and {free:,} are free; nothing was written",
+            path=str(parent),
+            needed_bytes=needed_bytes,
+            free_bytes=free,
+        )
+
+
+@contextmanager
+def staged(destination: Path) -> Iterator[Path]:
+    """A sibling directory to write into; it becomes ``destination`` when the block ends well, else it is removed."""
+    parent = destination.resolve().parent
+    try:
+        stage = Path(tempfile.mkdtemp(prefix=f".{destination.name}.ropetool-", dir=parent))
+    except OSError as error:
+        raise output_error(error, parent) from error
+    try:
+        yield stage
+        stage.chmod(0o777 & ~_umask())
+        os.rename(stage, destination)
+    except BaseException as error:
+        shutil.rmtree(stage, ignore_errors=True)
+        if isinstance(error, OSError):
+            raise output_error(error, destination) from error
+        raise
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def copy_side_files(checkpoint: Checkpoint, stage: Path, files: SideFiles) -> None:
+    """Copy the taken side files into ``stage``; a symbolic link is copied as the file that it names."""
+    for relative in files.taken:
+        (stage / relative.parent).mkdir(parents=True, exist_ok=True)
+        copy_file(checkpoint.directory / relative, stage / relative)

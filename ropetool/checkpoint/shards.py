@@ -1,0 +1,284 @@
+"""One .safetensors file: its header, checked, and the rewriting of rows in a copy of it.
+
+A permutation of rows changes no name, shape, dtype or size. So a shard is converted by copying the file and writing
+the moved rows over the copy, as raw bytes: the header and every other tensor stay what they were by construction.
+Format: huggingface/safetensors, README, "Format" (8 bytes little-endian header length, JSON, data).
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ropetool.errors import ConfigError, NoSpaceError, OutputError, ShapeError, ShardError
+
+MAX_HEADER_BYTES = 100_000_000  # the limit of the safetensors library itself
+BUFFER_BYTES = 8 << 20
+
+DTYPE_BITS: Mapping[str, int] = {
+    **dict.fromkeys(("F4",), 4),
+    **dict.fromkeys(("F6_E2M3", "F6_E3M2"), 6),
+    **dict.fromkeys(("BOOL", "U8", "I8", "F8_E5M2", "F8_E4M3", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ"), 8),
+    **dict.fromkeys(("U16", "I16", "F16", "BF16"), 16),
+    **dict.fromkeys(("U32", "I32", "F32"), 32),
+    **dict.fromkeys(("U64", "I64", "F64", "C64"), 64),
+}
+
+Progress = Callable[[int], None]
+
+
+def no_progress(done_bytes: int) -> None:
+    """Swallow progress."""
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """One tensor of a shard; ``start`` and ``stop`` are byte offsets in the file."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    start: int
+    stop: int
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the data."""
+        return self.stop - self.start
+
+    def row_bytes(self, rows: int) -> int:
+        """Bytes of one row when the leading dimensions are read as ``rows`` rows.
+
+        A weight [rows, in], a bias [rows] and a norm stored as [heads, head_dim] are all rows so. Raises
+        `ShapeError` when no leading part of the shape has that many entries.
+        """
+        for axis in range(1, len(self.shape) + 1):
+            if math.prod(self.shape[:axis]) == rows:
+                bits = DTYPE_BITS[self.dtype] * math.prod(self.shape[axis:])
+                if bits % 8 == 0:
+                    return bits // 8
+        raise ShapeError(
+            f"{self.name} has shape {list(self.shape)}, which is not {rows} rows; "
+            f"check the head counts and head_dim in config.json",
+            tensor=self.name,
+            shape=list(self.shape),
+            expected_rows=rows,
+        )
+
+
+@dataclass(frozen=True)
+class Shard:
+    """A .safetensors file and what its header says."""
+
+    path: Path
+    size_bytes: int
+    tensors: Mapping[str, Tensor]
+    metadata: Mapping[str, str] = field(default_factory=dict)
+
+
+def _reject(path: Path, reason: str, **fields: Any) -> ShardError:
+    return ShardError(f"{path.name} is not a sound .safetensors file: {reason}", file=str(path), **fields)
+
+
+def _unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    entries = dict(pairs)
+    if len(entries) != len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"the key {twice!r} appears twice")
+    return entries
+
+
+def _header(path: Path, size_bytes: int) -> tuple[dict[str, Any], int]:
+    """The header's JSON object and the file offset at which the data begins."""
+    with path.open("rb") as file:
+        prefix = file.read(8)
+        if len(prefix) < 8:
+            raise _reject(path, f"it has {size_bytes} bytes, too few for a header")
+        header_bytes = int.from_bytes(prefix, "little")
+        if header_bytes > MAX_HEADER_BYTES or 8 + header_bytes > size_bytes:
+            limit = min(MAX_HEADER_BYTES, size_bytes - 8)
+            raise _reject(path, f"its header claims {header_bytes:,} bytes, and at most {limit:,} are possible")
+        raw = file.read(header_bytes)
+    try:
+        header = json.loads(raw.decode("utf-8"), object_pairs_hook=_unique)
+    except (ValueError, RecursionError) as error:
+        raise _reject(path, f"its header cannot be read as JSON ({error})") from error
+    if not isinstance(header, dict):
+        raise _reject(path, "its header is not a JSON object")
+    return header, 8 + header_bytes
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _tensor(path: Path, name: str, entry: Any, data_start: int) -> Tensor:
+    """One header entry, checked on its own."""
+    if not isinstance(entry, dict) or not {"dtype", "shape", "data_offsets"} <= entry.keys():
+        raise _reject(path, f"the entry of {name} lacks dtype, shape or data_offsets", tensor=name)
+    dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
+    if not isinstance(dtype, str) or dtype not in DTYPE_BITS:
+        raise _reject(path, f"{name} has the unknown dtype {dtype!r}", tensor=name, dtype=dtype)
+    if not isinstance(shape, list) or not all(map(_is_count, shape)):
+        raise _reject(path, f"{name} has the shape {shape!r}", tensor=name)
+    if not isinstance(offsets, list) or len(offsets) != 2 or not all(map(_is_count, offsets)):
+        raise _reject(path, f"{name} has the data_offsets {offsets!r}", tensor=name)
+    begin, end = offsets
+    needed_bits = math.prod(shape) * DTYPE_BITS[dtype]
+    if needed_bits != (end - begin) * 8:
+        raise _reject(
+            path,
+            f"{name} is {dtype}{shape} = {needed_bits // 8:,} bytes, "
+            f"but its offsets [{begin:,}, {end:,}] hold {end - begin:,}",
+            tensor=name,
+        )
+    return Tensor(name, dtype, tuple(shape), data_start + begin, data_start + end)
+
+
+def read_shard(path: Path) -> Shard:
+    """Read and check the header of one shard; the data is not read.
+
+    Raises `ShardError` for anything that a sound file cannot have: a header longer than the file, offsets that
+    overlap, leave a hole or point beyond the end, a shape that does not fill them.
+    """
+    size_bytes = path.stat().st_size
+    header, data_start = _header(path, size_bytes)
+    metadata = header.pop("__metadata__", {})
+    tensors = {name: _tensor(path, name, entry, data_start) for name, entry in header.items()}
+    position = data_start
+    for tensor in sorted(tensors.values(), key=lambda t: (t.start, t.stop)):
+        if tensor.start != position:
+            what = "overlaps the tensor before it" if tensor.start < position else "leaves a hole before it"
+            raise _reject(path, f"{tensor.name} {what} (it starts at byte {tensor.start:,})", tensor=tensor.name)
+        position = tensor.stop
+        if position > size_bytes:
+            missing = position - size_bytes
+            raise _reject(
+                path,
+                f"{tensor.name} ends {missing:,} bytes beyond the end of the file; "
+                f"it was cut short, or its header lies",
+                tensor=tensor.name,
+                file_bytes=size_bytes,
+            )
+    if position != size_bytes:
+        raise _reject(path, f"{size_bytes - position:,} bytes after the last tensor belong to no tensor")
+    return Shard(path, size_bytes, tensors, metadata if isinstance(metadata, dict) else {})
+
+
+def read_json_file(path: Path, limit_bytes: int = 64 << 20) -> dict[str, Any]:
+    """A JSON file that must hold one object; raises `ConfigError` naming the file."""
+    size_bytes = path.stat().st_size
+    if size_bytes > limit_bytes:
+        raise ConfigError(
+            f"{path.name} has {size_bytes:,} bytes; a file of this kind has at most {limit_bytes:,}", file=str(path)
+        )
+
+    def refuse_constant(text: str) -> Any:
+        raise ValueError(f"{text} is not a JSON number")
+
+    try:
+        value = json.loads(path.read_bytes().decode("utf-8"), parse_constant=refuse_constant, object_pairs_hook=_unique)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{path.name} cannot be read as JSON: {error}", file=str(path)) from error
+    if not isinstance(value, dict):
+        raise ConfigError(f"{path.name} holds a JSON {type(value).__name__}, not an object", file=str(path))
+    return value
+
+
+def _copy_in_kernel(source_fd: int, target_fd: int, size_bytes: int, progress: Progress) -> bool:
+    """Copy inside the kernel (reflinks where the file system has them); False where it cannot be done so."""
+    copied = 0
+    while copied < size_bytes:
+        try:
+            step = os.copy_file_range(source_fd, target_fd, min(64 << 20, size_bytes - copied))
+        except OSError as error:
+            if copied == 0 and error.errno in (errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM):
+                return False
+            raise
+        if step == 0:
+            return False if copied == 0 else _short(copied, size_bytes)
+        copied += step
+        progress(step)
+    return True
+
+
+def _short(copied: int, size_bytes: int) -> bool:
+    raise ShardError(f"a source file ended after {copied:,} of {size_bytes:,} bytes: it changed while it was read")
+
+
+def copy_file(source: Path, target: Path, progress: Progress = no_progress) -> None:
+    """Copy the bytes and the mode of a file; ``target`` must not exist. The source is opened for reading only."""
+    with source.open("rb") as reader, target.open("xb") as writer:
+        size_bytes = os.fstat(reader.fileno()).st_size
+        in_kernel = hasattr(os, "copy_file_range") and size_bytes > 0
+        if not (in_kernel and _copy_in_kernel(reader.fileno(), writer.fileno(), size_bytes, progress)):
+            for chunk in iter(lambda: reader.read(BUFFER_BYTES), b""):
+                writer.write(chunk)
+                progress(len(chunk))
+        os.fchmod(writer.fileno(), os.fstat(reader.fileno()).st_mode & 0o7777 | 0o200)
+
+
+def _batches(blocks: Sequence[tuple[int, int]], row_bytes: int) -> Iterator[tuple[int, int]]:
+    """Join neighbouring blocks into reads of about `BUFFER_BYTES`."""
+    at, end = blocks[0]
+    for start, stop in blocks[1:]:
+        if (stop - at) * row_bytes > BUFFER_BYTES:
+            yield at, end
+            at = start
+        end = stop
+    yield at, end
+
+
+def patch_rows(
+    file: Path, tensor: Tensor, index: np.ndarray[Any, np.dtype[np.int64]], blocks: Sequence[tuple[int, int]]
+) -> None:
+    """Permute the rows of ``tensor`` in place in ``file``: new row r is old row ``index[r]``.
+
+    ``blocks`` are the closed runs of ``index`` (`rope.pairing.closed_blocks`); rows outside them are not touched.
+    Reads and writes at most about `BUFFER_BYTES`, or one head where a head is larger.
+    """
+    if not blocks:
+        return
+    row_bytes = tensor.row_bytes(len(index))
+    with file.open("r+b", buffering=0) as handle:
+        for start, stop in _batches(blocks, row_bytes):
+            offset = tensor.start + start * row_bytes
+            rows = np.frombuffer(_read_exactly(handle.fileno(), (stop - start) * row_bytes, offset), dtype=np.uint8)
+            moved = rows.reshape(stop - start, row_bytes)[index[start:stop] - start]
+            _write_exactly(handle.fileno(), moved.tobytes(), offset)
+
+
+def _read_exactly(fd: int, size_bytes: int, offset: int) -> bytes:
+    parts = []
+    while size_bytes:
+        part = os.pread(fd, size_bytes, offset)
+        if not part:
+            raise ShardError(f"a file ended {size_bytes:,} bytes early: it changed while it was read")
+        parts.append(part)
+        size_bytes, offset = size_bytes - len(part), offset + len(part)
+    return b"".join(parts)
+
+
+def _write_exactly(fd: int, data: bytes, offset: int) -> None:
+    view = memoryview(data)
+    while view:
+        written = os.pwrite(fd, view, offset)
+        view, offset = view[written:], offset + written
+
+
+def output_error(error: OSError, where: Path) -> OutputError:
+    """The error a person should see for a failed write."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return NoSpaceError(
+            f"no space left while writing {where}; nothing was kept. Free space and run again", path=str(where)
+        )
+    return OutputError(f"{where} cannot be written: {error.strerror or error}; nothing was kept", path=str(where))

@@ -1,0 +1,164 @@
+"""Convert a checkpoint between the two layouts: copy every file, then rewrite only the rows that move."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from ropetool import __version__
+from ropetool.checkpoint.config import text_config, with_marker
+from ropetool.checkpoint.folder import (
+    CONFIG,
+    Checkpoint,
+    SideFiles,
+    check_output,
+    check_space,
+    copy_side_files,
+    open_checkpoint,
+    side_files,
+    staged,
+)
+from ropetool.checkpoint.shards import copy_file, no_progress, patch_rows
+from ropetool.errors import AlreadyConvertedError, ConfigError
+from ropetool.families.plan import Plan, plan_conversion
+from ropetool.families.reading import Reading, Warn, read_model
+from ropetool.rope.pairing import Pairing
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """A planned conversion: everything that was checked before the first byte is written."""
+
+    checkpoint: Checkpoint
+    reading: Reading
+    plan: Plan
+    files: SideFiles
+    destination: Path
+    warnings: tuple[Warn, ...]
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes of all shards, for progress."""
+        return sum(shard.size_bytes for shard in self.checkpoint.shards)
+
+
+@dataclass(frozen=True)
+class Converted:
+    """What was (or, with a dry run, would be) done."""
+
+    output: str
+    source: str
+    target: str
+    model_type: str
+    tensors: int
+    bytes: int
+    seconds: float
+    warnings: tuple[Warn, ...]
+
+
+def plan(source: Path, destination: Path, to: Pairing, declared: Pairing | None = None) -> Conversion:
+    """Check everything and plan the conversion of ``source`` to layout ``to``.
+
+    ``declared`` overrides the layout that the config's witnesses give, except a marker that contradicts it. Raises
+    `RopetoolError` for anything that would make the result inexact.
+    """
+    check_output(destination, source)
+    checkpoint = open_checkpoint(source)
+    reading = read_model(checkpoint.config)
+    current = _current(reading, declared)
+    if current is to:
+        because = "you say so" if declared else reading.evidence[0].detail
+        raise AlreadyConvertedError(
+            f"{source} is {to.value} already ({because}); nothing to convert", pairing=to.value, evidence=because
+        )
+    steps = plan_conversion(checkpoint, reading, current, to)
+    files = side_files(checkpoint)
+    return Conversion(checkpoint, reading, steps, files, destination, _warnings(checkpoint, reading, files, to))
+
+
+def _current(reading: Reading, declared: Pairing | None) -> Pairing:
+    marked = reading.evidence[0]
+    if declared and marked.source == "marker" and marked.says != declared.value:
+        raise ConfigError(
+            f"--from says {declared.value}, but config.json was marked {marked.says} when ropetool wrote it; "
+            f"leave out --from, or remove the marker if the weights were changed since",
+            key="ropetool.pairing",
+        )
+    return declared or reading.pairing
+
+
+def _class_after(reading: Reading, to: Pairing) -> Pairing:
+    """The layout that the stock class will rotate in the result."""
+    return to if reading.family.pairing_key else reading.class_pairing
+
+
+def _warnings(checkpoint: Checkpoint, reading: Reading, files: SideFiles, to: Pairing) -> tuple[Warn, ...]:
+    warnings = [
+        Warn("left-behind", f"{path} was not copied: other weights, or a large file of unknown kind")
+        for path in files.left
+    ]
+    warnings += [
+        Warn("stale-copy", f"{name} also lies in {shard.path.name}, unmapped; that copy is permuted alike")
+        for shard, name in checkpoint.stale_copies
+    ]
+    if _class_after(reading, to) is not to:
+        warnings.append(
+            Warn(
+                "class-rotates-other-layout",
+                f"the stock class of {reading.model_type} rotates {reading.class_pairing.value}: loaded by plain "
+                f"transformers the result is silently wrong; load it where {to.value} weights are expected",
+            )
+        )
+    return tuple(warnings)
+
+
+def apply(conversion: Conversion, progress: Callable[[int], None] = no_progress) -> Converted:
+    """Carry out a planned conversion. The output appears under its name only when it is whole."""
+    began = time.perf_counter()
+    checkpoint, steps = conversion.checkpoint, conversion.plan
+    check_space(conversion.destination.resolve().parent, conversion.total_bytes)
+    with staged(conversion.destination) as stage:
+        for shard in checkpoint.shards:
+            target = stage / shard.path.name
+            copy_file(shard.path, target, progress)
+            for move in steps.of_shard(shard):
+                patch_rows(target, move.tensor, move.permutation.index, move.permutation.blocks)
+        copy_side_files(checkpoint, stage, conversion.files)
+        _write_config(conversion, stage)
+    return _result(conversion, time.perf_counter() - began)
+
+
+def preview(conversion: Conversion) -> Converted:
+    """What `apply` would do."""
+    return _result(conversion, 0.0)
+
+
+def _result(conversion: Conversion, seconds: float) -> Converted:
+    steps = conversion.plan
+    return Converted(
+        output=str(conversion.destination),
+        source=steps.source.value,
+        target=steps.target.value,
+        model_type=conversion.reading.model_type,
+        tensors=len(steps.moves),
+        bytes=steps.size_bytes,
+        seconds=seconds,
+        warnings=conversion.warnings,
+    )
+
+
+def _write_config(conversion: Conversion, stage: Path) -> None:
+    """The config with the marker, and with the key that the class obeys where it has one."""
+    target = conversion.plan.target
+    config = with_marker(conversion.checkpoint.config, version=__version__, pairing=target.value)
+    key = conversion.reading.family.pairing_key
+    if key is not None:
+        value = target is Pairing.INTERLEAVED
+        if text_config(config) is config:
+            config[key] = value
+        else:
+            config["text_config"] = {**config["text_config"], key: value}
+    (stage / CONFIG).write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

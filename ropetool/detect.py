@@ -1,0 +1,146 @@
+"""Inspect: what a checkpoint's RoPE is, and which witness says so. Reads config.json and shard headers only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ropetool.checkpoint.folder import open_checkpoint, read_config, side_files
+from ropetool.errors import RopetoolError
+from ropetool.families.buffers import stale_frequency_warnings
+from ropetool.families.plan import plan_conversion
+from ropetool.families.reading import Evidence, Reading, Rotation, Warn, read_model, rotary_dim_of
+from ropetool.families.schemes import Scheme, scheme_of
+from ropetool.rope.frequencies import Scaling
+
+
+@dataclass(frozen=True)
+class RopeFact:
+    """The rotation of one kind of layer, as numbers. Lengths in tokens, dims in rows; None: not applicable."""
+
+    layers: str
+    type: str
+    theta: float
+    theta_source: str
+    factor: float | None
+    original_length: int | None
+    length: int | None
+    attention_factor: float
+    head_dim: int
+    rotary_dim: int
+
+
+@dataclass(frozen=True)
+class Moves:
+    """What a conversion would rewrite."""
+
+    tensors: int
+    bytes: int
+    share: float
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """The verdict on one checkpoint, with its evidence. ``pairing`` is None for a model without RoPE."""
+
+    checkpoint: str
+    model_type: str
+    scheme: str
+    pairing: str | None
+    evidence: tuple[Evidence, ...]
+    rope: tuple[RopeFact, ...]
+    heads: Mapping[str, int]
+    nope_layers: tuple[int, ...]
+    moves: Moves | None
+    warnings: tuple[Warn, ...]
+
+
+def inspect(path: Path) -> Inspection:
+    """Inspect the checkpoint at ``path``; a directory with config.json alone is enough for all but ``moves``.
+
+    Raises `RopetoolError` for a checkpoint that cannot be read. A model without RoPE is not an error here.
+    """
+    config = read_config(path)
+    scheme = scheme_of(str(config.get("model_type")))
+    if scheme is not None:
+        return _without_rope(path, config, scheme)
+    reading = read_model(config)
+    moves, weight_warnings = _weights(path, reading)
+    return Inspection(
+        checkpoint=str(path),
+        model_type=reading.model_type,
+        scheme="rope",
+        pairing=reading.pairing.value,
+        evidence=reading.evidence,
+        rope=tuple(_fact(reading, rotation) for rotation in reading.rotations),
+        heads={"query": reading.geometry.heads, "key_value": reading.geometry.kv_heads},
+        nope_layers=(),
+        moves=moves,
+        warnings=(*reading.warnings, *_mismatch(reading), *weight_warnings),
+    )
+
+
+def _without_rope(path: Path, config: Mapping[str, Any], scheme: Scheme) -> Inspection:
+    model_type = str(config.get("model_type"))
+    warning = Warn("no-rope", f"{model_type} has no rotary position embedding: {scheme.sentence}")
+    return Inspection(str(path), model_type, scheme.name, None, (), (), {}, (), None, (warning,))
+
+
+def scaling_factor(scaling: Scaling) -> float | None:
+    """The factor of a scaling method, None where it has none."""
+    factor = getattr(scaling, "factor", None)
+    return None if factor is None else float(factor)
+
+
+def _fact(reading: Reading, rotation: Rotation) -> RopeFact:
+    scaling = rotation.scaling
+    return RopeFact(
+        layers=rotation.layers,
+        type=scaling.name,
+        theta=scaling.theta,
+        theta_source=rotation.theta_source,
+        factor=scaling_factor(scaling),
+        original_length=rotation.original_length,
+        length=reading.length,
+        attention_factor=scaling.attention_factor,
+        head_dim=reading.geometry.head_dim,
+        rotary_dim=rotary_dim_of(reading, rotation),
+    )
+
+
+def _mismatch(reading: Reading) -> tuple[Warn, ...]:
+    if reading.pairing is reading.class_pairing:
+        return ()
+    return (
+        Warn(
+            "class-rotates-other-layout",
+            f"the weights are {reading.pairing.value}, but the stock class of {reading.model_type} rotates "
+            f"{reading.class_pairing.value}: loaded by stock code this checkpoint is silently wrong",
+        ),
+    )
+
+
+def _weights(path: Path, reading: Reading) -> tuple[Moves | None, tuple[Warn, ...]]:
+    """What a conversion would move, and warnings from the headers; a checkpoint without weights has neither."""
+    try:
+        checkpoint = open_checkpoint(path)
+    except RopetoolError as error:
+        if error.code != "missing-file":
+            raise
+        return None, (Warn("no-weights", error.message),)
+    plan = plan_conversion(checkpoint, reading, reading.pairing, reading.pairing.other)
+    moves = Moves(len(plan.moves), plan.size_bytes, plan.size_bytes / max(checkpoint.size_bytes, 1))
+    stale = tuple(
+        Warn("stale-copy", f"{name} lies in {shard.path.name} too, where the index does not look for it")
+        for shard, name in checkpoint.stale_copies
+    )
+    left = side_files(checkpoint).left
+    other = (Warn("other-weights", f"{len(left)} files hold other weights: {_some(left)}"),) if left else ()
+    return moves, (*stale, *other, *stale_frequency_warnings(checkpoint, reading))
+
+
+def _some(paths: tuple[Path, ...]) -> str:
+    names = [str(path) for path in paths[:4]]
+    return ", ".join(names) + (", ..." if len(paths) > 4 else "")

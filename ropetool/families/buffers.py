@@ -1,0 +1,59 @@
+"""Frequencies saved in a checkpoint: old exports keep ``rotary_emb.inv_freq`` beside the weights.
+
+New loaders ignore such a buffer, old ones take it as it is. So it must agree with the config, before and after an
+extension.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+
+from ropetool.checkpoint.folder import Checkpoint
+from ropetool.checkpoint.shards import Shard, Tensor
+from ropetool.families.reading import Reading, Warn, rotary_dim_of
+from ropetool.rope.frequencies import Floats
+
+SUFFIX = "rotary_emb.inv_freq"
+
+
+def saved_frequencies(checkpoint: Checkpoint) -> Iterator[tuple[Shard, Tensor]]:
+    """Every saved inv_freq buffer, in whichever shard it lies."""
+    for shard in checkpoint.shards:
+        for tensor in shard.tensors.values():
+            if tensor.name.endswith(SUFFIX) and len(tensor.shape) == 1:
+                yield shard, tensor
+
+
+def read_floats(shard: Shard, tensor: Tensor) -> Floats | None:
+    """A small float tensor as float64; None for a dtype that is none of F32, F16, BF16 and F64."""
+    with shard.path.open("rb") as file:
+        file.seek(tensor.start)
+        raw = file.read(tensor.size_bytes)
+    if tensor.dtype == "BF16":
+        widened: npt.NDArray[np.uint32] = np.frombuffer(raw, dtype="<u2").astype(np.uint32) << 16
+        return widened.view(np.float32).astype(np.float64)
+    dtype = {"F16": "<f2", "F32": "<f4", "F64": "<f8"}.get(tensor.dtype)
+    return None if dtype is None else np.frombuffer(raw, dtype=dtype).astype(np.float64)
+
+
+def stale_frequency_warnings(checkpoint: Checkpoint, reading: Reading) -> tuple[Warn, ...]:
+    """Warnings for saved buffers that disagree with the config, each with the base that the buffer means."""
+    rotation = reading.rotations[0]
+    rotary_dim = rotary_dim_of(reading, rotation)
+    expected = rotation.scaling.inv_freq(rotary_dim)
+    for shard, tensor in saved_frequencies(checkpoint):
+        saved = read_floats(shard, tensor)
+        if saved is None or (len(saved) == len(expected) and np.allclose(saved, expected, rtol=2e-2, atol=0)):
+            continue
+        means = f"{saved[1] ** (-rotary_dim / 2):g}" if len(saved) > 1 and saved[1] > 0 else "unknown"
+        return (
+            Warn(
+                "stale-inv-freq",
+                f"{tensor.name} in {shard.path.name} was saved for base {means} (from its second entry), but the "
+                f"config means {rotation.scaling.theta:g} with rope type {rotation.scaling.name}",
+            ),
+        )
+    return ()

@@ -1,0 +1,168 @@
+"""What a config says, read through its family's row: geometry, rotation of each kind of layer, and the layout.
+
+Every verb starts here, so that all of them mean the same thing by the same checkpoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ropetool.checkpoint.config import RopeBlock, count, marker, rope_blocks, text_config
+from ropetool.errors import ConfigError, NoRotaryError, UnknownFamilyError
+from ropetool.families.geometry import CLASS_DEFAULT, Geometry, read_geometry
+from ropetool.families.schemes import scheme_of
+from ropetool.families.table import TABLE, Family
+from ropetool.rope.frequencies import Proportional, Scaling, scaling_from_block
+from ropetool.rope.pairing import Pairing
+
+
+@dataclass(frozen=True)
+class Warn:
+    """Something a person should know; the code is stable, the message may change."""
+
+    code: str
+    message: str
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """One witness of the layout: where it was read, what it says, and why in a sentence."""
+
+    source: str
+    says: str
+    detail: str
+
+
+@dataclass(frozen=True)
+class Rotation:
+    """How one kind of layer rotates: the scaling method with its numbers, and where the base was read."""
+
+    layers: str
+    block: RopeBlock
+    scaling: Scaling
+    theta_source: str
+    original_length: int | None
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A config, understood. ``pairing`` is the layout that the weights are in, by the strongest declared witness.
+
+    ``class_pairing`` is what the stock model class would rotate, given this config. They differ in a checkpoint
+    that was converted away from its class.
+    """
+
+    model_type: str
+    family: Family
+    config: Mapping[str, Any]
+    geometry: Geometry
+    rotations: tuple[Rotation, ...]
+    length: int | None
+    class_pairing: Pairing
+    pairing: Pairing
+    evidence: tuple[Evidence, ...]
+    warnings: tuple[Warn, ...]
+
+
+def family_of(config: Mapping[str, Any]) -> Family:
+    """The row for a config's ``model_type``; raises `NoRotaryError` or `UnknownFamilyError` with a sentence."""
+    model_type = config.get("model_type")
+    if not isinstance(model_type, str) or not model_type:
+        raise ConfigError("config.json has no model_type, so nothing tells how its class rotates", key="model_type")
+    if model_type in TABLE:
+        return TABLE[model_type]
+    scheme = scheme_of(model_type)
+    if scheme is not None:
+        raise NoRotaryError(
+            f"{model_type} has no rotary position embedding ({scheme.sentence}), so there is no layout to convert "
+            f"and no rotation to extend",
+            model_type=model_type,
+            scheme=scheme.name,
+        )
+    raise UnknownFamilyError(
+        f"the model type {model_type} is not in the family table, so its row order is not known; "
+        f"`ropetool families` lists the {len(TABLE)} types that are",
+        model_type=model_type,
+    )
+
+
+def read_model(config: Mapping[str, Any]) -> Reading:
+    """Understand a config; raises `ConfigError`, `NoRotaryError` or `UnknownFamilyError` for what cannot be."""
+    model_type = config.get("model_type")
+    family = family_of(config)
+    text = text_config(config)
+    blocks = rope_blocks(text, family.theta_keys)
+    geometry = read_geometry(text, blocks[0], family.keys, family.defaults)
+    length = count(text, family.keys.length)
+    warnings: list[Warn] = []
+    if length is None and family.keys.length in family.defaults:
+        length = int(family.defaults[family.keys.length])
+        warnings.append(_default_warning(family.keys.length, length))
+    rotations = tuple(_rotation(block, family, length, text, warnings) for block in blocks)
+    warnings += [_default_warning(key, value) for key, value in geometry.class_defaults.items()]
+    evidence, class_pairing = _declared(config, text, family)
+    return Reading(
+        str(model_type), family, text, geometry, rotations, length, class_pairing,
+        Pairing(evidence[0].says), evidence, tuple(warnings),
+    )  # fmt: skip
+
+
+def _default_warning(key: str, value: float) -> Warn:
+    return Warn("class-default", f"config.json has no {key}; the class default {value:g} is used")
+
+
+def _rotation(
+    block: RopeBlock, family: Family, length: int | None, config: Mapping[str, Any], warnings: list[Warn]
+) -> Rotation:
+    theta = block.values.get("rope_theta")
+    source = block.sources.get("rope_theta", CLASS_DEFAULT)
+    if not family.theta_keys and theta is not None:
+        warnings.append(
+            Warn("theta-ignored", f"{source} is {theta:g}, but the class of {family.model_type} does not read it")
+        )
+        theta, source = None, CLASS_DEFAULT
+    if theta is None:
+        theta = family.theta_default
+        null = [key for key in family.theta_keys if key in config and config[key] is None]
+        said = f"{null[0]} is null in config.json" if null else "config.json has no rope_theta"
+        if family.theta_keys:
+            warnings.append(Warn("theta-default", f"{said}; the class default {theta:g} is used"))
+    scaling = scaling_from_block(block.values, float(theta), length)
+    original = getattr(scaling, "original_length", length)
+    return Rotation(block.layers, block, scaling, source, original)
+
+
+def rotary_dim_of(reading: Reading, rotation: Rotation) -> int:
+    """Rows of a head that turn in the layers of ``rotation``."""
+    whole_head = isinstance(rotation.scaling, Proportional)
+    return reading.geometry.head_dim if whole_head else reading.geometry.rotary_dim
+
+
+def _declared(
+    config: Mapping[str, Any], text: Mapping[str, Any], family: Family
+) -> tuple[tuple[Evidence, ...], Pairing]:
+    """The declared witnesses, strongest first, and the layout that the stock class rotates."""
+    evidence = []
+    class_pairing = family.pairing
+    says = marker(config).get("pairing")
+    if says is not None:
+        if says not in tuple(Pairing):
+            raise ConfigError(f"the marker's pairing is {says!r}, not half or interleaved", key="ropetool.pairing")
+        evidence.append(Evidence("marker", says, "config.json was marked by ropetool when it wrote this checkpoint"))
+    key = family.pairing_key
+    if key is not None and text.get(key) is not None:
+        if not isinstance(text[key], bool):
+            raise ConfigError(f"{key} is {text[key]!r}; it must be true or false", key=key, value=text[key])
+        class_pairing = Pairing.INTERLEAVED if text[key] else Pairing.HALF
+        evidence.append(Evidence("config", class_pairing.value, f"{key} is {str(text[key]).lower()}"))
+    elif key is not None:
+        detail = f"the class rotates by {key}, which config.json lacks; its default is true"
+        evidence.append(Evidence("family", family.pairing.value, detail))
+    else:
+        detail = (
+            f"{family.model_type} is {family.pairing.value} by its class ({family.source}); the config cannot prove it"
+        )
+        evidence.append(Evidence("family", family.pairing.value, detail))
+    return tuple(evidence), class_pairing
