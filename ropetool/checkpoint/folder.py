@@ -83,13 +83,16 @@ def read_config(path: Path) -> dict[str, Any]:
     return read_json_file(file)
 
 
-def open_checkpoint(path: Path) -> Checkpoint:
+def open_checkpoint(path: Path, *, with_weights: bool = True) -> Checkpoint:
     """Open a checkpoint: read config.json and every shard's header, and check the index against them.
 
-    ``path`` is a directory, or one .safetensors file with config.json beside it. No tensor data is read.
+    ``path`` is a directory, or one .safetensors file with config.json beside it. No tensor data is read. Without
+    ``with_weights`` the shards are not looked for.
     """
     directory = checkpoint_directory(path)
     config = read_config(path)
+    if not with_weights:
+        return Checkpoint(directory, config, (), None, {})
     if path.is_file():
         return _single(directory, config, path)
     index = directory / INDEX

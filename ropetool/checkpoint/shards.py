@@ -257,6 +257,12 @@ def patch_rows(
             _write_exactly(handle.fileno(), moved.tobytes(), offset)
 
 
+def write_tensor(file: Path, tensor: Tensor, data: bytes) -> None:
+    """Overwrite the whole data of one tensor in ``file``."""
+    with file.open("r+b", buffering=0) as handle:
+        _write_exactly(handle.fileno(), data, tensor.start)
+
+
 def _read_exactly(fd: int, size_bytes: int, offset: int) -> bytes:
     parts = []
     while size_bytes:

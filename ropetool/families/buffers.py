@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-import numpy.typing as npt
 
 from ropetool.checkpoint.folder import Checkpoint
 from ropetool.checkpoint.shards import Shard, Tensor
@@ -17,6 +16,7 @@ from ropetool.families.reading import Reading, Warn, rotary_dim_of
 from ropetool.rope.frequencies import Floats
 
 SUFFIX = "rotary_emb.inv_freq"
+_NUMPY_DTYPES = {"F16": "<f2", "F32": "<f4", "F64": "<f8"}
 
 
 def saved_frequencies(checkpoint: Checkpoint) -> Iterator[tuple[Shard, Tensor]]:
@@ -33,10 +33,19 @@ def read_floats(shard: Shard, tensor: Tensor) -> Floats | None:
         file.seek(tensor.start)
         raw = file.read(tensor.size_bytes)
     if tensor.dtype == "BF16":
-        widened: npt.NDArray[np.uint32] = np.frombuffer(raw, dtype="<u2").astype(np.uint32) << 16
-        return widened.view(np.float32).astype(np.float64)
-    dtype = {"F16": "<f2", "F32": "<f4", "F64": "<f8"}.get(tensor.dtype)
+        widened = np.left_shift(np.frombuffer(raw, dtype="<u2").astype(np.uint32), 16)
+        return widened.astype(np.uint32).view(np.float32).astype(np.float64)
+    dtype = _NUMPY_DTYPES.get(tensor.dtype)
     return None if dtype is None else np.frombuffer(raw, dtype=dtype).astype(np.float64)
+
+
+def encode_floats(values: Floats, dtype: str) -> bytes | None:
+    """The bytes of ``values`` in a safetensors dtype, rounded to nearest even; None for a dtype not handled."""
+    if dtype == "BF16":
+        bits = values.astype(np.float32).view(np.uint32)
+        return bytes(((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype("<u2").tobytes())
+    name = _NUMPY_DTYPES.get(dtype)
+    return None if name is None else values.astype(name).tobytes()
 
 
 def stale_frequency_warnings(checkpoint: Checkpoint, reading: Reading) -> tuple[Warn, ...]:

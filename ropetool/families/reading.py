@@ -161,8 +161,6 @@ def _declared(
         detail = f"the class rotates by {key}, which config.json lacks; its default is true"
         evidence.append(Evidence("family", family.pairing.value, detail))
     else:
-        detail = (
-            f"{family.model_type} is {family.pairing.value} by its class ({family.source}); the config cannot prove it"
-        )
+        detail = f"{family.pairing.value} by the class of {family.model_type}, not provable from the config"
         evidence.append(Evidence("family", family.pairing.value, detail))
     return tuple(evidence), class_pairing

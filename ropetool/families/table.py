@@ -90,11 +90,13 @@ _ROWS = (
     ),
     Family(
         "qwen2", HALF, SEPARATE, V_O, "modeling_qwen2.py: rotate_half; q/k/v have biases",
-        defaults={"num_key_value_heads": 32, "max_position_embeddings": 32768},
+        defaults={"num_key_value_heads": 32, "max_position_embeddings": 32768, "use_sliding_window": False},
     ),
     Family(
         "qwen3", HALF, SEPARATE + HEAD_NORMS, V_O, "modeling_qwen3.py: rotate_half; norms of one head before it",
-        defaults={"head_dim": 128, "num_key_value_heads": 32, "max_position_embeddings": 32768},
+        defaults={
+            "head_dim": 128, "num_key_value_heads": 32, "max_position_embeddings": 32768, "use_sliding_window": False,
+        },
     ),
     Family(
         "olmo2", HALF, SEPARATE + FULL_NORMS, V_O, "modeling_olmo2.py: rotate_half; norms over all heads before it",

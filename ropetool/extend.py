@@ -1,0 +1,291 @@
+"""Extend a checkpoint's context: rewrite the rope block and every length that follows; the weights stay as they are."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from ropetool import __version__
+from ropetool.checkpoint.config import ALL_LAYERS, MARKER, Style, marker, with_marker, with_rope_block
+from ropetool.checkpoint.folder import (
+    CONFIG,
+    Checkpoint,
+    check_output,
+    check_space,
+    copy_side_files,
+    open_checkpoint,
+    side_files,
+    staged,
+)
+from ropetool.checkpoint.shards import Shard, copy_file, no_progress, write_tensor
+from ropetool.engines.flags import EngineFlags, Served, engine_flags
+from ropetool.errors import MethodError, ShapeError, UsageError
+from ropetool.families.buffers import encode_floats, saved_frequencies
+from ropetool.families.lengths import Change, LengthEdits, length_edits, other_length_keys, to_json
+from ropetool.families.native import Native, native_of
+from ropetool.families.reading import Reading, Rotation, Warn, read_model, rotary_dim_of
+from ropetool.rope.frequencies import Floats, ntk_theta, scaling_from_block
+
+TUNING_FACTOR = 8.0
+# Keys of a yarn block that a person may have set, kept when only the factor changes.
+YARN_SETTINGS = ("beta_fast", "beta_slow", "truncate", "mscale", "mscale_all_dim")
+# What belongs to a scaling method; every other key of a block (mRoPE sections, for one) survives an extension.
+SCALING_KEYS = {
+    *("rope_type", "rope_theta", "partial_rotary_factor", "factor", "original_max_position_embeddings"),
+    *("attention_factor", "low_freq_factor", "high_freq_factor", "short_factor", "long_factor"),
+    *YARN_SETTINGS,
+}
+
+
+class Method(str, Enum):
+    """The extension methods."""
+
+    YARN = "yarn"
+    LINEAR = "linear"
+    NTK = "ntk"
+
+
+class Weights(str, Enum):
+    """How the output gets its weights."""
+
+    LINK = "link"
+    COPY = "copy"
+    NONE = "none"
+
+
+@dataclass(frozen=True)
+class Extension:
+    """A planned extension: the new config and side files, checked before anything is written."""
+
+    checkpoint: Checkpoint
+    destination: Path
+    weights: Weights
+    config: dict[str, Any]
+    edits: LengthEdits
+    inv_freq: Floats
+    result: Extended
+
+
+@dataclass(frozen=True)
+class Extended:
+    """What was (or, with a dry run, would be) done."""
+
+    output: str
+    method: str
+    factor: float
+    original_length: int
+    length: int
+    theta: float
+    attention_factor: float
+    changed: tuple[Change, ...]
+    engines: tuple[EngineFlags, ...]
+    warnings: tuple[Warn, ...]
+
+
+def plan(
+    source: Path,
+    destination: Path,
+    method: Method,
+    *,
+    to: int | None = None,
+    factor: float | None = None,
+    original: int | None = None,
+    style: Style = Style.DUAL,
+    weights: Weights = Weights.LINK,
+    replace_existing: bool = False,
+) -> Extension:
+    """Check everything and plan the extension of ``source`` to ``to`` tokens (or by ``factor``).
+
+    ``original`` is the trained length in tokens, needed where the config does not tell it. Raises `MethodError`
+    for what this model or checkpoint cannot take, `UsageError` for lengths that make no sense.
+    """
+    check_output(destination, source)
+    checkpoint = open_checkpoint(source, with_weights=weights is not Weights.NONE)
+    config = checkpoint.config
+    reading = read_model(config)
+    rotation = _only_rotation(reading, method)
+    native = native_of(config, reading, rotation, original, method.value, replace_existing)
+    scale, length = _target(reading, native, to, factor)
+    block, theta, dropped = _block(method, rotation, native, scale, rotary_dim_of(reading, rotation))
+    written = _written(config, reading, rotation, block, theta, native, style, length, method, scale)
+    edits = length_edits(checkpoint.directory, reading, length)
+    scaling = scaling_from_block(block, theta, length)
+    warnings = (*native.warnings, *dropped, *_large(scale), *edits.warnings, *_links(weights))
+    result = Extended(
+        output=str(destination),
+        method=method.value,
+        factor=scale,
+        original_length=native.length,
+        length=length,
+        theta=theta,
+        attention_factor=scaling.attention_factor,
+        changed=(*_changes(config, written), *edits.changes),
+        engines=engine_flags(Served(method.value, scale, native.length, length, theta)),
+        warnings=warnings,
+    )
+    inv_freq = scaling.inv_freq(rotary_dim_of(reading, rotation))
+    return Extension(checkpoint, destination, weights, written, edits, inv_freq, result)
+
+
+def _only_rotation(reading: Reading, method: Method) -> Rotation:
+    family = reading.family
+    if family.methods is not None and method.value not in family.methods:
+        can = ", ".join(sorted(family.methods - {"default"})) or "none"
+        raise MethodError(
+            f"{method.value} cannot be had for {reading.model_type} by its config: {family.methods_reason}. "
+            f"Methods that it can take: {can}",
+            model_type=reading.model_type,
+            method=method.value,
+        )
+    if len(reading.rotations) > 1 or reading.rotations[0].layers != ALL_LAYERS:
+        layers = ", ".join(rotation.layers for rotation in reading.rotations)
+        raise MethodError(
+            f"config.json has a rope block for each kind of layer ({layers}); extending those is not supported yet",
+            layers=layers,
+        )
+    return reading.rotations[0]
+
+
+def _target(reading: Reading, native: Native, to: int | None, factor: float | None) -> tuple[float, int]:
+    """The exact factor, and the length in tokens that it gives."""
+    if (to is None) == (factor is None):
+        raise UsageError("give the new length by --to, or the factor by --factor, one of them")
+    if factor is not None:
+        if not math.isfinite(factor) or factor < 1:
+            raise UsageError(f"--factor {factor:g} would shrink the context; it must be at least 1", factor=factor)
+        to = int(native.length * factor)
+    assert to is not None
+    current = reading.length or native.length
+    at_least = current if native.method else native.length
+    if to < at_least or to <= native.length:
+        raise UsageError(
+            f"the new length of {to} tokens must be above the trained {native.length}, and not below the current "
+            f"{current}",
+            to=to,
+            original_length=native.length,
+            length=current,
+        )
+    return (factor if factor is not None else to / native.length), to
+
+
+def _block(
+    method: Method, rotation: Rotation, native: Native, factor: float, rotary_dim: int
+) -> tuple[dict[str, Any], float, tuple[Warn, ...]]:
+    """The new rope block, its base, and what had to be dropped from the old one."""
+    old = rotation.block.values
+    kept = {key: value for key, value in old.items() if key not in SCALING_KEYS}
+    if method is Method.NTK:
+        return {"rope_type": "default", **kept}, ntk_theta(native.theta, factor, rotary_dim), ()
+    if method is Method.LINEAR:
+        return {"rope_type": "linear", "factor": factor, **kept}, native.theta, ()
+    block = {"rope_type": "yarn", "factor": factor, "original_max_position_embeddings": native.length, **kept}
+    warnings: tuple[Warn, ...] = ()
+    if native.method == "yarn":
+        block.update({key: old[key] for key in YARN_SETTINGS if key in old})
+        if "attention_factor" in old and old.get("factor") == factor:
+            block["attention_factor"] = old["attention_factor"]
+        elif "attention_factor" in old:
+            message = (
+                f"attention_factor {old['attention_factor']:g} was set for factor {old.get('factor')}; it was "
+                f"dropped, and is computed from the new factor"
+            )
+            warnings = (Warn("attention-factor-dropped", message),)
+    return block, native.theta, warnings
+
+
+def _written(
+    config: Mapping[str, Any],
+    reading: Reading,
+    rotation: Rotation,
+    block: Mapping[str, Any],
+    theta: float,
+    native: Native,
+    style: Style,
+    length: int,
+    method: Method,
+    factor: float,
+) -> dict[str, Any]:
+    """The new config.json."""
+    if reading.config is not config:
+        raise MethodError("this config keeps its text model under text_config; extending those is not supported yet")
+    share = rotation.block.values.get("partial_rotary_factor")
+    written = with_rope_block(config, block, theta, style, share)
+    written[reading.family.keys.length] = length
+    if "original_max_position_embeddings" in config:
+        written["original_max_position_embeddings"] = native.length
+    for key in other_length_keys(config, reading.length):
+        written[key] = length
+    earlier = marker(config).get("extension", {})
+    keys = ("rope_parameters", "rope_scaling", "rope_theta", reading.family.keys.length)
+    undo = earlier.get("undo") or {key: config[key] for key in keys if key in config}
+    extension = {
+        "method": method.value, "factor": factor, "original_length": native.length,
+        "original_theta": native.theta, "undo": undo,
+    }  # fmt: skip
+    return with_marker(written, version=__version__, extension=extension)
+
+
+def _changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[Change, ...]:
+    keys = [key for key in {**old, **new} if key != MARKER and old.get(key) != new.get(key)]
+    return tuple(Change(CONFIG, key, old.get(key), new.get(key)) for key in keys)
+
+
+def _large(factor: float) -> tuple[Warn, ...]:
+    if factor <= TUNING_FACTOR:
+        return ()
+    message = (
+        f"a factor of {factor:g} without tuning: pairs that never completed a turn in training are squeezed so far "
+        f"that quality usually falls; measure it with `ropetool evaluate`, or tune the model at the new length"
+    )
+    return (Warn("large-factor", message),)
+
+
+def _links(weights: Weights) -> tuple[Warn, ...]:
+    if weights is not Weights.LINK:
+        return ()
+    return (Warn("weights-linked", "weights are hard links to the source's files; use --weights copy for a copy"),)
+
+
+def apply(extension: Extension, progress: Callable[[int], None] = no_progress) -> Extended:
+    """Carry out a planned extension. The output appears under its name only when it is whole."""
+    checkpoint = extension.checkpoint
+    if extension.weights is Weights.COPY:
+        needed = sum(shard.size_bytes for shard in checkpoint.shards)
+        check_space(extension.destination.resolve().parent, needed)
+    with staged(extension.destination) as stage:
+        _bring_weights(extension, stage, progress)
+        copy_side_files(checkpoint, stage, side_files(checkpoint))
+        for name, content in {**extension.edits.files, CONFIG: extension.config}.items():
+            (stage / name).write_text(to_json(content), encoding="utf-8")
+    return extension.result
+
+
+def _bring_weights(extension: Extension, stage: Path, progress: Callable[[int], None]) -> None:
+    """Link or copy every shard; one that holds saved frequencies is copied, and gets the new ones."""
+    stale = list(saved_frequencies(extension.checkpoint))
+    for shard in extension.checkpoint.shards:
+        target = stage / shard.path.name
+        buffers = [tensor for holder, tensor in stale if holder is shard]
+        if buffers or extension.weights is Weights.COPY or not _link(shard, target):
+            copy_file(shard.path, target, progress)
+        for tensor in buffers:
+            data = encode_floats(extension.inv_freq, tensor.dtype)
+            if data is None or len(data) != tensor.size_bytes:
+                raise ShapeError(
+                    f"{tensor.name} holds {tensor.dtype}{list(tensor.shape)}, not the frequencies of this model"
+                )
+            write_tensor(target, tensor, data)
+
+
+def _link(shard: Shard, target: Path) -> bool:
+    """Hard-link; False where the file system cannot (another device, for one)."""
+    try:
+        os.link(shard.path.resolve(), target)
+    except OSError:
+        return False
+    return True

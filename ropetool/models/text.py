@@ -1,0 +1,30 @@
+"""Text to token ids, by the checkpoint's own tokenizer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ropetool.errors import CheckpointError
+
+
+def tokenizer_of(path: Path) -> Any:
+    """The tokenizer that lies in a checkpoint directory; raises `CheckpointError` when none can be loaded."""
+    import transformers
+
+    transformers.logging.set_verbosity_error()
+    directory = path if path.is_dir() else path.parent
+    try:
+        return transformers.AutoTokenizer.from_pretrained(directory, local_files_only=True)
+    except (ValueError, OSError, KeyError, TypeError, ImportError) as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise CheckpointError(f"no tokenizer can be loaded from {directory}: {reason}", path=str(directory)) from error
+
+
+def encode(path: Path, text: str) -> Tensor:
+    """The token ids of ``text``, [T], with the special tokens that the tokenizer adds."""
+    ids = tokenizer_of(path)(text, verbose=False)["input_ids"]
+    return torch.tensor(ids, dtype=torch.long)
