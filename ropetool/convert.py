@@ -115,12 +115,15 @@ def _warnings(checkpoint: Checkpoint, reading: Reading, files: SideFiles, to: Pa
     return tuple(warnings)
 
 
-def apply(conversion: Conversion, progress: Callable[[int], None] = no_progress) -> Converted:
-    """Carry out a planned conversion. The output appears under its name only when it is whole."""
+def apply(conversion: Conversion, progress: Callable[[int], None] = no_progress, *, sync: bool = False) -> Converted:
+    """Carry out a planned conversion. The output appears under its name only when it is whole.
+
+    ``progress`` is called with bytes as they are copied; with ``sync`` the result survives a power cut.
+    """
     began = time.perf_counter()
     checkpoint, steps = conversion.checkpoint, conversion.plan
     check_space(conversion.destination.resolve().parent, conversion.total_bytes)
-    with staged(conversion.destination) as stage:
+    with staged(conversion.destination, sync=sync) as stage:
         for shard in checkpoint.shards:
             target = stage / shard.path.name
             copy_file(shard.path, target, progress)

@@ -6,7 +6,6 @@ import math
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +26,7 @@ from ropetool.engines.flags import EngineFlags, Served, engine_flags
 from ropetool.errors import MethodError, ShapeError, UsageError
 from ropetool.families.buffers import encode_floats, saved_frequencies
 from ropetool.families.lengths import Change, LengthEdits, length_edits, other_length_keys, to_json
+from ropetool.families.methods import Method, Weights
 from ropetool.families.native import Native, native_of
 from ropetool.families.reading import Reading, Rotation, Warn, read_model, rotary_dim_of
 from ropetool.rope.frequencies import Floats, ntk_theta, scaling_from_block
@@ -40,22 +40,6 @@ SCALING_KEYS = {
     *("attention_factor", "low_freq_factor", "high_freq_factor", "short_factor", "long_factor"),
     *YARN_SETTINGS,
 }
-
-
-class Method(str, Enum):
-    """The extension methods."""
-
-    YARN = "yarn"
-    LINEAR = "linear"
-    NTK = "ntk"
-
-
-class Weights(str, Enum):
-    """How the output gets its weights."""
-
-    LINK = "link"
-    COPY = "copy"
-    NONE = "none"
 
 
 @dataclass(frozen=True)

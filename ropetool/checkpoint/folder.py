@@ -214,8 +214,11 @@ def check_space(parent: Path, needed_bytes: int) -> None:
 
 
 @contextmanager
-def staged(destination: Path) -> Iterator[Path]:
-    """A sibling directory to write into; it becomes ``destination`` when the block ends well, else it is removed."""
+def staged(destination: Path, *, sync: bool = False) -> Iterator[Path]:
+    """A sibling directory to write into; it becomes ``destination`` when the block ends well, else it is removed.
+
+    With ``sync`` every file is on disk before the rename, and the rename before the block is left.
+    """
     parent = destination.resolve().parent
     try:
         stage = Path(tempfile.mkdtemp(prefix=f".{destination.name}.ropetool-", dir=parent))
@@ -224,12 +227,23 @@ def staged(destination: Path) -> Iterator[Path]:
     try:
         yield stage
         stage.chmod(0o777 & ~_umask())
+        if sync:
+            _sync(*(path for path in stage.rglob("*")), stage)
         os.rename(stage, destination)
+        if sync:
+            _sync(parent)
     except BaseException as error:
         shutil.rmtree(stage, ignore_errors=True)
         if isinstance(error, OSError):
             raise output_error(error, destination) from error
         raise
+
+
+def _sync(*paths: Path) -> None:
+    for path in paths:
+        descriptor = os.open(path, os.O_RDONLY)
+        os.fsync(descriptor)
+        os.close(descriptor)
 
 
 def _umask() -> int:

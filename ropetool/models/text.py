@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch import Tensor
 from ropetool.errors import CheckpointError
 
 
+@lru_cache(maxsize=4)
 def tokenizer_of(path: Path) -> Any:
     """The tokenizer that lies in a checkpoint directory; raises `CheckpointError` when none can be loaded."""
     import transformers

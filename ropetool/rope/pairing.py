@@ -14,24 +14,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from enum import Enum
 
 import numpy as np
 import numpy.typing as npt
 
+from ropetool.rope.layout import Pairing
+
+__all__ = [
+    "Head",
+    "IndexMap",
+    "Keep",
+    "Pairing",
+    "Span",
+    "closed_blocks",
+    "index_map",
+    "pairs",
+    "rotary_index_map",
+    "rows_of",
+]
+
 IndexMap = npt.NDArray[np.int64]
-
-
-class Pairing(str, Enum):
-    """Which rows of a head turn together."""
-
-    HALF = "half"
-    INTERLEAVED = "interleaved"
-
-    @property
-    def other(self) -> Pairing:
-        """The other layout."""
-        return Pairing.INTERLEAVED if self is Pairing.HALF else Pairing.HALF
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,106 @@
+"""The command line: the commands by name, and the one place that turns errors into text."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from types import FrameType
+from typing import Annotated
+
+import typer
+
+from ropetool import __version__
+from ropetool.cli.convert import convert
+from ropetool.cli.demo import demo
+from ropetool.cli.evaluate import evaluate
+from ropetool.cli.extend import extend
+from ropetool.cli.families import families
+from ropetool.cli.inspect import inspect
+from ropetool.cli.verify import verify
+from ropetool.errors import RopetoolError, UsageError
+
+app = typer.Typer(
+    name="ropetool",
+    help="Inspect, convert, extend and verify the rotary position embeddings of Hugging Face checkpoints.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+for command in (inspect, convert, extend, verify, evaluate, families, demo):
+    app.command()(command)
+
+EXIT_INTERRUPTED = 128 + signal.SIGINT
+EXIT_TERMINATED = 128 + signal.SIGTERM
+
+
+@app.callback(invoke_without_command=True)
+def root(version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False) -> None:
+    """Inspect, convert, extend and verify the rotary position embeddings of Hugging Face checkpoints."""
+    if version:
+        sys.stdout.write(f"ropetool {__version__}\n")
+        raise typer.Exit
+
+
+class Terminated(BaseException):
+    """SIGTERM, as an exception, so that what was half-written is removed on the way out."""
+
+
+def _terminate(signum: int, frame: FrameType | None) -> None:
+    raise Terminated
+
+
+def main() -> None:
+    """Run the command line and exit with its code."""
+    signal.signal(signal.SIGTERM, _terminate)
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: list[str]) -> int:
+    """Run one command; returns the exit code. Every deliberate error becomes one message here."""
+    try:
+        code = app(arguments, standalone_mode=False)
+        return code if isinstance(code, int) else 0
+    except RopetoolError as error:
+        return _report(error, arguments)
+    except typer.Abort:
+        return _interrupted("interrupted", EXIT_INTERRUPTED)
+    except KeyboardInterrupt:
+        return _interrupted("interrupted", EXIT_INTERRUPTED)
+    except Terminated:
+        return _interrupted("terminated", EXIT_TERMINATED)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_INTERRUPTED
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        return _report(UsageError(f"{where}{error.strerror or error}"), arguments)
+    except Exception as error:
+        if not hasattr(error, "format_message"):
+            raise
+        return _report(UsageError(_usage(error)), arguments)
+
+
+def _usage(error: Exception) -> str:
+    context = getattr(error, "ctx", None)
+    path = context.command_path if context is not None else "ropetool"
+    message: str = error.format_message()  # type: ignore[attr-defined]  # checked by the caller
+    return f"{message} See `{path} --help`."
+
+
+def _interrupted(what: str, code: int) -> int:
+    sys.stderr.write(f"{what}: nothing half-written was left\n")
+    return code
+
+
+def _report(error: RopetoolError, arguments: list[str]) -> int:
+    if os.environ.get("ROPETOOL_TRACEBACK") == "1":
+        raise error
+    if "--json" in arguments:
+        from ropetool.views import jsons
+
+        sys.stdout.write(jsons.dumps(jsons.error(error)) + "\n")
+    else:
+        sys.stderr.write(f"error: {error.message}\n")
+    return error.exit_code

@@ -1,0 +1,45 @@
+"""``ropetool evaluate``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ropetool.cli.options import Checkpoint, Json, Quiet, parse_lengths
+from ropetool.cli.sink import Sink
+from ropetool.models.options import Device, DType
+
+Against = Annotated[Path | None, typer.Option("--against", metavar="CKPT", help="A checkpoint to run beside it.")]
+Lengths = Annotated[
+    str | None, typer.Option("--lengths", metavar="1k,2k,4k", help="Ends of the position bins, in tokens.")
+]
+TextFile = Annotated[
+    Path | None, typer.Option("--text", exists=True, dir_okay=False, help="Text; by default the bundled novel.")
+]
+
+
+def evaluate(
+    ckpt: Checkpoint,
+    against: Against = None,
+    lengths: Lengths = None,
+    text: TextFile = None,
+    device: Annotated[Device, typer.Option("--device", help="Where to run.")] = Device.AUTO,
+    dtype: Annotated[DType | None, typer.Option("--dtype", help="What to compute in; by default as stored.")] = None,
+    json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Measure next-token loss by position, to see what an extension gives and what it costs.
+
+    Example: ropetool evaluate ./SmolLM2-135M-32k --against ./SmolLM2-135M --lengths 8k,16k,32k
+    """
+    from ropetool import evaluate as verb
+    from ropetool.checkpoint.bundled import TEXT, bundled
+
+    sink = Sink(json, quiet)
+    edges = parse_lengths(lengths) if lengths else None
+    words = (text or bundled(TEXT)).read_text(encoding="utf-8", errors="replace")
+    with sink.steps_progress("tokens") as progress:
+        result = verb.evaluate(ckpt, words, edges=edges, against=against, device=device, dtype=dtype, progress=progress)
+    sink.result("evaluation", result)

@@ -1,0 +1,34 @@
+"""Options that several commands share, and the parsing of lengths."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+_LENGTH = re.compile(r"(\d+(?:\.\d+)?)([kKmM]?)")
+_UNITS = {"": 1, "k": 1024, "m": 1024 * 1024}
+
+
+def parse_length(text: str | int) -> int:
+    """A length in tokens: 32768, 32k (x 1024), 1m (x 1024 x 1024)."""
+    found = _LENGTH.fullmatch(str(text).strip())
+    tokens = float(found[1]) * _UNITS[found[2].lower()] if found else 0.0
+    if tokens < 1 or tokens != int(tokens):
+        raise typer.BadParameter(f"{text!r} is not a length in tokens; write 32768, 32k or 1m")
+    return int(tokens)
+
+
+def parse_lengths(text: str) -> tuple[int, ...]:
+    """Lengths separated by commas."""
+    return tuple(parse_length(part) for part in text.split(","))
+
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no talk on stderr.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Check everything and show the plan; write nothing.")]
+Source = Annotated[Path, typer.Argument(metavar="SRC", help="Checkpoint directory, or one .safetensors file.")]
+Destination = Annotated[Path, typer.Argument(metavar="DST", help="Directory to write; must not exist.")]
+Checkpoint = Annotated[Path, typer.Argument(metavar="CKPT", help="Checkpoint directory, or one .safetensors file.")]

@@ -1,0 +1,67 @@
+"""The one output sink: data to stdout, talk to stderr, as a table or as JSON."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+# Tables that go to a file or a pipe are this wide.
+PIPE_COLUMNS = 120
+
+
+class Sink:
+    """Where a command's result and talk go."""
+
+    def __init__(self, as_json: bool, quiet: bool) -> None:
+        self.as_json = as_json
+        self.quiet = quiet
+
+    def result(self, view: str, result: object, **options: Any) -> None:
+        """Print a result once, by the function called ``view`` of `views.jsons` or of `views.tables`."""
+        if self.as_json:
+            from ropetool.views import jsons
+
+            sys.stdout.write(jsons.dumps(getattr(jsons, view)(result, **options)) + "\n")
+            return
+        from rich.console import Console
+
+        from ropetool.views import tables
+
+        width = None if sys.stdout.isatty() else PIPE_COLUMNS
+        Console(width=width, highlight=False, markup=False).print(getattr(tables, view)(result, **options))
+
+    def talk(self, message: str) -> None:
+        """Say something on stderr."""
+        if not self.quiet:
+            sys.stderr.write(message + "\n")
+            sys.stderr.flush()
+
+    @contextmanager
+    def bytes_progress(self, what: str, total_bytes: int) -> Iterator[Callable[[int], None]]:
+        """A progress bar over bytes, on a terminal only; yields a function that takes the bytes just done."""
+        if self.quiet or not sys.stderr.isatty():
+            yield lambda step: None
+            return
+        from rich.console import Console
+        from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+        columns = (TextColumn(what), BarColumn(), DownloadColumn(binary_units=True), TimeRemainingColumn())
+        with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+            task = progress.add_task(what, total=total_bytes)
+            yield lambda step: progress.advance(task, step)
+
+    @contextmanager
+    def steps_progress(self, what: str) -> Iterator[Callable[[int, int], None]]:
+        """A progress bar over steps, on a terminal only; yields a function that takes (done, total)."""
+        if self.quiet or not sys.stderr.isatty():
+            yield lambda done, total: None
+            return
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+            task = progress.add_task(what, total=None)
+            yield lambda done, total: progress.update(task, completed=done, total=total)

@@ -1,0 +1,59 @@
+"""``ropetool verify``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ropetool.cli.options import Json, Quiet
+from ropetool.cli.sink import Sink
+from ropetool.models.options import Device, DType
+
+First = Annotated[Path, typer.Argument(metavar="A", help="The source.")]
+Second = Annotated[Path, typer.Argument(metavar="B", help="The checkpoint to test against it.")]
+Tokens = Annotated[
+    int | None, typer.Option("--tokens", min=2, help="Length of the sequence; by default 512, or the trained length.")
+]
+TextFile = Annotated[
+    Path | None, typer.Option("--text", exists=True, dir_okay=False, help="Text to run instead of random tokens.")
+]
+DeviceOption = Annotated[Device, typer.Option("--device", help="Where to run; auto takes a GPU when there is one.")]
+DTypeOption = Annotated[DType, typer.Option("--dtype", help="What to compute in.")]
+Tolerance = Annotated[
+    float | None,
+    typer.Option("--tolerance", min=0.0, help="Largest |logit difference|; default: by rounding."),
+]
+Out = Annotated[Path | None, typer.Option("--out", metavar="FILE.json", help="Keep the result as JSON.")]
+
+
+def verify(
+    a: First,
+    b: Second,
+    tokens: Tokens = None,
+    text: TextFile = None,
+    device: DeviceOption = Device.AUTO,
+    dtype: DTypeOption = DType.FLOAT32,
+    tolerance: Tolerance = None,
+    out: Out = None,
+    json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Prove by a forward pass of each that two checkpoints are the same model; exit 1 when they are not.
+
+    Example: ropetool verify ./Llama-3.1-8B ./Llama-3.1-8B-meta
+    """
+    from ropetool import verify as verb
+    from ropetool.views import jsons
+
+    sink = Sink(json, quiet)
+    words = text.read_text(encoding="utf-8", errors="replace") if text else None
+    result = verb.verify(
+        a, b, tokens=tokens, text=words, device=device, dtype=dtype, tolerance=tolerance, talk=sink.talk
+    )
+    if out is not None:
+        out.write_text(jsons.dumps(jsons.verification(result)) + "\n", encoding="utf-8")
+    sink.result("verification", result)
+    if not result.passed:
+        raise typer.Exit(1)

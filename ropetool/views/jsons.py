@@ -1,0 +1,111 @@
+"""Results as JSON objects; the keys are those that scripts rely on."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from ropetool.families.reading import Warn
+
+if TYPE_CHECKING:
+    from ropetool.convert import Converted
+    from ropetool.detect import Inspection
+    from ropetool.errors import RopetoolError
+    from ropetool.evaluate import Evaluation, Recall
+    from ropetool.extend import Extended
+    from ropetool.families.table import Family
+    from ropetool.verify import Verification
+
+
+def dumps(value: Mapping[str, Any]) -> str:
+    """One JSON object; a number that JSON cannot say (infinite, not a number) becomes null."""
+    return json.dumps(_plain(value), indent=2, ensure_ascii=False, allow_nan=False)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _plain(entry) for key, entry in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(entry) for entry in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value if isinstance(value, (str, int, float, bool, type(None))) else str(value)
+
+
+def _warnings(warnings: Iterable[Warn]) -> list[dict[str, str]]:
+    return [asdict(warning) for warning in warnings]
+
+
+def inspection(result: Inspection) -> dict[str, Any]:
+    """``inspect --json``."""
+    return {**asdict(result), "warnings": _warnings(result.warnings)}
+
+
+def converted(result: Converted, *, dry_run: bool = False) -> dict[str, Any]:
+    """``convert --json``."""
+    return {
+        "output": result.output,
+        "from": result.source,
+        "to": result.target,
+        "model_type": result.model_type,
+        "tensors": result.tensors,
+        "bytes": result.bytes,
+        "seconds": result.seconds,
+        "warnings": _warnings(result.warnings),
+        "dry_run": dry_run,
+    }
+
+
+def extended(result: Extended, *, dry_run: bool = False) -> dict[str, Any]:
+    """``extend --json``."""
+    changed = [{"file": c.file, "key": c.key, "from": c.old, "to": c.new} for c in result.changed]
+    return {**asdict(result), "changed": changed, "warnings": _warnings(result.warnings), "dry_run": dry_run}
+
+
+def verification(result: Verification) -> dict[str, Any]:
+    """``verify --json``."""
+    return asdict(result)
+
+
+def evaluation(result: Evaluation) -> dict[str, Any]:
+    """``evaluate --json``."""
+    lengths = [
+        {"from": b.start, "to": b.stop, "loss": b.loss, "perplexity": b.perplexity, "tokens": b.tokens}
+        | ({} if b.against_loss is None else {"against_loss": b.against_loss})
+        for b in result.lengths
+    ]
+    return {**asdict(result), "lengths": lengths}
+
+
+def families(rows: Iterable[Family]) -> dict[str, Any]:
+    """``families --json``."""
+    return {
+        "families": [
+            {
+                "model_type": row.model_type,
+                "pairing": row.pairing.value,
+                "projections": list(row.projections),
+                "companions": list(row.companions),
+                "source": row.source,
+            }
+            for row in rows
+        ]
+    }
+
+
+def error(raised: RopetoolError) -> dict[str, Any]:
+    """What ``--json`` prints for an error."""
+    return {"error": {"code": raised.code, "message": raised.message, **raised.fields}}
+
+
+def recall(rows: Iterable[tuple[str, Iterable[Recall]]]) -> dict[str, Any]:
+    """Recall by length, one entry per checkpoint."""
+    return {name: [asdict(cell) for cell in cells] for name, cells in rows}
+
+
+def plain(result: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A result that is in its JSON form already."""
+    return result

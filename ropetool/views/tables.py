@@ -1,0 +1,176 @@
+"""Results as tables for a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from ropetool.families.reading import Warn
+
+if TYPE_CHECKING:
+    from ropetool.convert import Converted
+    from ropetool.detect import Inspection, RopeFact
+    from ropetool.evaluate import Bin, Evaluation, Recall
+    from ropetool.extend import Extended
+    from ropetool.families.table import Family
+    from ropetool.verify import Verification
+
+
+def size(number_of_bytes: int) -> str:
+    """Bytes in a unit that a person reads: 671088640 is 640.0 MiB."""
+    amount, units = float(number_of_bytes), ["B", "KiB", "MiB", "GiB", "TiB"]
+    while amount >= 1024 and len(units) > 1:
+        amount, units = amount / 1024, units[1:]
+    return f"{amount:.0f} {units[0]}" if units[0] == "B" else f"{amount:.1f} {units[0]}"
+
+
+def _facts(title: str, rows: Iterable[tuple[str, RenderableType]]) -> Table:
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, show_header=False, title_style="bold")
+    table.add_column(style="cyan", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in rows:
+        table.add_row(name, value)
+    return table
+
+
+def _grid(title: str, columns: Sequence[str], rows: Iterable[Sequence[RenderableType]]) -> Table:
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, title_style="bold")
+    for index, column in enumerate(columns):
+        table.add_column(column, justify="left" if index == 0 else "right", overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def warnings(found: Iterable[Warn]) -> RenderableType:
+    """One line per warning."""
+    lines = [Text.assemble(("warning ", "yellow"), (f"[{w.code}] ", "dim"), w.message) for w in found]
+    return Group(*lines)
+
+
+def _rotation(fact: RopeFact) -> str:
+    parts = [f"theta {fact.theta:g} ({fact.theta_source})", f"{fact.rotary_dim} of {fact.head_dim} rows turn"]
+    if fact.type != "default":
+        parts.insert(0, fact.type)
+        parts += [f"factor {fact.factor:g}"] if fact.factor else []
+        parts += [f"over {fact.original_length} trained tokens"] if fact.original_length else []
+        parts += [f"attention factor {fact.attention_factor:.6g}"]
+    return ", ".join(parts)
+
+
+def inspection(result: Inspection) -> RenderableType:
+    """What ``inspect`` shows."""
+    rows: list[tuple[str, RenderableType]] = [("model type", result.model_type), ("scheme", result.scheme)]
+    if result.pairing:
+        rows.append(("pairing", Text(result.pairing, style="bold green")))
+    rows += [(f"  by {evidence.source}", f"{evidence.says}: {evidence.detail}") for evidence in result.evidence]
+    rows += [("rope" if fact.layers == "all" else f"rope, {fact.layers}", _rotation(fact)) for fact in result.rope]
+    if result.rope and result.rope[0].length:
+        rows.append(("length", f"{result.rope[0].length} tokens"))
+    if result.heads:
+        rows.append(("heads", f"{result.heads['query']} query, {result.heads['key_value']} key-value"))
+    if result.moves:
+        share = f"{result.moves.share:.1%} of the weights"
+        moved = f"{result.moves.tensors} tensors, {size(result.moves.bytes)}, {share}"
+        rows.append(("a conversion moves", moved))
+    return Group(_facts(result.checkpoint, rows), warnings(result.warnings))
+
+
+def converted(result: Converted, *, dry_run: bool = False) -> RenderableType:
+    """What ``convert`` shows."""
+    rows = [
+        ("layout", f"{result.source} -> {result.target}"),
+        ("moves" if dry_run else "moved", f"{result.tensors} tensors, {size(result.bytes)}"),
+    ]
+    if not dry_run:
+        rows.append(("time", f"{result.seconds:.2f} s"))
+    title = f"would write {result.output}" if dry_run else f"wrote {result.output}"
+    return Group(_facts(title, rows), warnings(result.warnings))
+
+
+def extended(result: Extended, *, dry_run: bool = False) -> RenderableType:
+    """What ``extend`` shows."""
+    facts = _facts(
+        f"would write {result.output}" if dry_run else f"wrote {result.output}",
+        [
+            ("method", f"{result.method}, factor {result.factor:g} over {result.original_length} trained tokens"),
+            ("length", f"{result.length} tokens"),
+            ("theta", f"{result.theta:.10g}"),
+            ("attention factor", f"{result.attention_factor:.6g}"),
+        ],
+    )
+    changes = _grid(
+        "changed", ["file", "key", "from", "to"],
+        [(c.file, c.key, _short(c.old), _short(c.new)) for c in result.changed],
+    )  # fmt: skip
+    flags = _grid(
+        "to serve it", ["engine", "flags", "note"], [(e.engine, e.flags or "-", e.note) for e in result.engines]
+    )
+    nothing = Text("nothing to change: the source has this extension already")
+    return Group(facts, changes if result.changed else nothing, flags, warnings(result.warnings))
+
+
+def _short(value: object) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {entry}" for key, entry in value.items())
+    return "-" if value is None else str(value)
+
+
+def _mark(passed: bool) -> Text:
+    return Text("pass", style="green") if passed else Text("FAIL", style="bold red")
+
+
+def verification(result: Verification) -> RenderableType:
+    """What ``verify`` shows."""
+    head = Text.assemble(
+        ("passed" if result.passed else "FAILED", "bold green" if result.passed else "bold red"),
+        f": {result.relation}, {result.tokens} tokens, {result.dtype} on {result.device}",
+    )
+    checks = _grid("checks", ["check", "", "detail"], [(c.name, _mark(c.passed), c.detail) for c in result.checks])
+    checks.columns[2].justify = "left"
+    positions = _grid(
+        "largest |logit difference| by position", ["positions", "difference"],
+        [(f"{b['from']:.0f}-{b['to']:.0f}", f"{b['max_abs_diff']:.2e}") for b in result.by_position],
+    )  # fmt: skip
+    more = Text(
+        f"mean KL {result.mean_kl:.2e} nats, same first choice at {result.top1_agreement:.2%} of positions, "
+        f"relative difference {result.relative_diff:.2e}"
+    )
+    return Group(head, checks, positions, more)
+
+
+def evaluation(result: Evaluation) -> RenderableType:
+    """What ``evaluate`` shows."""
+    against = result.against is not None
+    columns = ["positions", "loss", "perplexity", "tokens", *(["against", "gain"] if against else [])]
+    return _grid(f"next-token loss of {result.checkpoint}, {result.dtype}", columns, map(_bin_row, result.lengths))
+
+
+def _bin_row(b: Bin) -> list[str]:
+    row = [f"{b.start}-{b.stop}", f"{b.loss:.3f}", f"{b.perplexity:.1f}", str(b.tokens)]
+    return row if b.against_loss is None else [*row, f"{b.against_loss:.3f}", f"{b.against_loss - b.loss:+.3f}"]
+
+
+def recall(rows: Sequence[tuple[str, Sequence[Recall]]]) -> RenderableType:
+    """Recall by length, one row per checkpoint."""
+    lengths = [f"{cell.length} tokens" for cell in rows[0][1]]
+    return _grid(
+        "recall: values stated early and asked for late", ["", *lengths],
+        [(name, *(f"{cell.share:.0%}  ({cell.correct}/{cell.trials})" for cell in cells)) for name, cells in rows],
+    )  # fmt: skip
+
+
+def families(rows: Sequence[Family]) -> RenderableType:
+    """What ``families`` shows."""
+    table = _grid(
+        f"{len(rows)} model types", ["model type", "pairing", "moves", "source"],
+        [(r.model_type, r.pairing.value, ", ".join((*r.projections, *r.companions)), r.source) for r in rows],
+    )  # fmt: skip
+    for column in table.columns[1:]:
+        column.justify = "left"
+    return table
