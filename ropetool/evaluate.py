@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 CHUNK_TOKENS = 1024
 RECALL_BATCH_TOKENS = 16384
-# Past the trained length these methods turn cached keys by other angles than one full pass would.
-NO_CACHE_METHODS = frozenset(("dynamic", "longrope"))
 
 Talk = Callable[[str], None]
 Progress = Callable[[int, int], None]
@@ -127,31 +125,11 @@ def _bin(start: int, stop: int, losses: Tensor, others: Tensor | None) -> Bin:
 def position_losses(
     path: Path, ids: Tensor, device: Device, dtype: DType | None, progress: Progress = _no_progress
 ) -> Tensor:
-    """The loss in nats of every next token of ``ids`` [T], as [T - 1] in float64.
+    """The loss in nats of every next token of ``ids`` [T], as [T - 1] in float64."""
+    from ropetool.models.run import load, pick_device, token_losses
 
-    Runs in chunks through the KV cache, so that logits never need more than a chunk of memory; in one pass for the
-    methods whose cached keys would be turned by other angles.
-    """
-    import torch
-
-    from ropetool.models.run import load, pick_device
-
-    method = read_model(read_config(path)).rotations[0].scaling.name
-    chunk = len(ids) if method in NO_CACHE_METHODS else CHUNK_TOKENS
     runner = load(path, pick_device(device), dtype, attention="sdpa")
-    parts, cache = [], None
-    with torch.no_grad():
-        for start in range(0, len(ids), chunk):
-            piece = ids[start : start + chunk]
-            output = runner.model(
-                input_ids=piece[None].to(runner.device), past_key_values=cache, use_cache=chunk < len(ids)
-            )
-            cache = getattr(output, "past_key_values", None)
-            targets = ids[start + 1 : start + chunk + 1].to(runner.device)
-            scores = output.logits[0, : len(targets)].float()
-            parts.append(torch.nn.functional.cross_entropy(scores, targets, reduction="none").double().cpu())
-            progress(min(start + chunk, len(ids)), len(ids))
-    return torch.cat(parts)
+    return token_losses(runner, ids, CHUNK_TOKENS, progress)
 
 
 def measure_recall(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,12 @@ from ropetool.models.options import Device, DType
 from ropetool.models.rotary import Rotary
 
 REFERENCE = "ropetool_reference"
+
+Progress = Callable[[int, int], None]
+
+
+def no_progress(done: int, total: int) -> None:
+    """Swallow progress."""
 
 
 def torch_dtype(dtype: DType) -> torch.dtype:
@@ -92,6 +98,31 @@ def logits(runner: Runner, ids_T: Tensor) -> Tensor:
     """The logits of one sequence at every position, [T, V], on the CPU."""
     output = runner.model(input_ids=ids_T[None].to(runner.device), use_cache=False)
     return torch.as_tensor(output.logits[0]).cpu()
+
+
+@torch.no_grad()
+def token_losses(runner: Runner, ids_T: Tensor, chunk_tokens: int, progress: Progress = no_progress) -> Tensor:
+    """The loss in nats of every next token of one sequence, [T - 1] in float64 on the CPU.
+
+    The body of the model runs once over the whole sequence, as every scaling method needs; its head, with whatever
+    the class does after it (soft caps, scales), runs in chunks, so that logits never need more than a chunk.
+    """
+    ids = ids_T.to(runner.device)
+    body = runner.model.base_model
+    whole = body(input_ids=ids[None], use_cache=False)
+    forward, losses = body.forward, []
+    try:
+        for start in range(0, len(ids), chunk_tokens):
+            piece = slice(start, start + chunk_tokens)
+            hidden = type(whole)(last_hidden_state=whole.last_hidden_state[:, piece])
+            body.forward = lambda *args, hidden=hidden, **kwargs: hidden
+            scores = runner.model(input_ids=ids[None, piece], use_cache=False).logits[0]
+            targets = ids[start + 1 : start + chunk_tokens + 1]
+            losses.append(nn.functional.cross_entropy(scores[: len(targets)].float(), targets, reduction="none"))
+            progress(min(start + chunk_tokens, len(ids)), len(ids))
+    finally:
+        body.forward = forward
+    return torch.cat(losses).double().cpu()
 
 
 def rotary_modules(model: nn.Module) -> tuple[nn.Module, ...]:
