@@ -8,11 +8,14 @@ from pathlib import Path
 
 import pytest
 import torch
+import transformers
 from hypothesis import HealthCheck, settings
 
 from tests import tiny
 
 torch.set_num_threads(1)
+transformers.logging.set_verbosity_error()
+transformers.logging.disable_progress_bar()
 settings.register_profile(
     "ropetool", deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
