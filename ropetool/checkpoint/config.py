@@ -108,8 +108,17 @@ class _Gathered:
             self.add("rope_type" if key == "type" else key, value, f"{where}.{key}")
 
 
-def _is_nested(block: Mapping[str, Any]) -> bool:
-    return bool(block) and any(isinstance(value, dict) for value in block.values())
+def _is_nested(block: Mapping[str, Any], where: str) -> bool:
+    """Whether a block holds one block per layer type; raises `ConfigError` where it holds scaling keys as well."""
+    layers = [key for key, value in block.items() if isinstance(value, dict) and key not in ("rope_type", "type")]
+    own = [key for key, value in block.items() if value is not None and key not in (*layers, *SHARED_KEYS)]
+    if layers and own:
+        raise ConfigError(
+            f"{where} has blocks per layer type ({', '.join(layers)}) and {own[0]} of its own beside them; "
+            f"which of the two a reader takes is not known",
+            key=f"{where}.{own[0]}",
+        )
+    return bool(layers)
 
 
 def _check_same_keys(blocks: Mapping[str, Mapping[str, Any]]) -> None:
@@ -143,7 +152,7 @@ def rope_blocks(config: Mapping[str, Any], theta_keys: Iterable[str] = ("rope_th
     `ConfigConflictError` naming both keys when two places disagree, `ConfigError` for a value of the wrong kind.
     """
     blocks = {where: _object(config, where) for where in BLOCKS}
-    nested = {where: block for where, block in blocks.items() if _is_nested(block)}
+    nested = {where: block for where, block in blocks.items() if _is_nested(block, where)}
     if not nested:
         return (_flat_block(config, blocks, ALL_LAYERS, theta_keys),)
     layer_types = dict.fromkeys(

@@ -127,9 +127,10 @@ def _sharded(directory: Path, config: dict[str, Any], index: Path) -> Checkpoint
     if not isinstance(weight_map, dict) or not weight_map:
         raise IndexFileError(f"{index.name} has no weight_map", file=str(index))
     shards: dict[str, Shard] = {}
-    for name in dict.fromkeys(weight_map.values()):
+    for name in weight_map.values():
         if not isinstance(name, str) or PurePosixPath(name).name != name or "\\" in name:
             raise IndexFileError(f"{index.name} names the shard {name!r}, which is not a file name", file=str(index))
+    for name in dict.fromkeys(weight_map.values()):
         if not (directory / name).is_file():
             missing = sorted(tensor for tensor, shard in weight_map.items() if shard == name)
             raise IndexFileError(
@@ -191,7 +192,7 @@ def check_output(destination: Path, source: Path) -> None:
         raise OutputExistsError(
             f"{destination} is already there; name a new directory, or remove it first", path=str(destination)
         )
-    inside = source.resolve()
+    inside = source.resolve() if source.is_dir() else source.resolve().parent
     if inside in destination.resolve().parents:
         raise OutputError(
             f"{destination} lies inside the source {source}; name a place outside it", path=str(destination)

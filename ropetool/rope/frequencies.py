@@ -289,11 +289,14 @@ def _dynamic(block: Mapping[str, Any], theta: float, max_length: int | None) -> 
 
 
 def _llama3(block: Mapping[str, Any], theta: float, max_length: int | None) -> Scaling:
+    low, high = _number(block, "low_freq_factor"), _number(block, "high_freq_factor")
+    if high <= low:
+        raise _fault("high_freq_factor", f"is {high:g}; it must be above low_freq_factor, which is {low:g}", high)
     return Llama3(
         theta=theta,
         factor=_number(block, "factor"),
-        low_freq_factor=_number(block, "low_freq_factor"),
-        high_freq_factor=_number(block, "high_freq_factor"),
+        low_freq_factor=low,
+        high_freq_factor=high,
         original_length=_length(block, max_length),
     )
 
@@ -335,4 +338,6 @@ def scaling_from_block(block: Mapping[str, Any], theta: float, max_length: int |
     if method is None:
         known = ", ".join(METHODS)
         raise _fault("rope_type", f"{name!r} is not a rope type that can be read; known are {known}", name)
+    if theta <= 1:
+        raise _fault("rope_theta", f"is {theta:g}; a base must be above 1, or no pair is slower than the next", theta)
     return method(block, theta, max_length)

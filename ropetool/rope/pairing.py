@@ -115,7 +115,7 @@ def closed_blocks(index: IndexMap) -> Iterator[tuple[int, int]]:
     """
     highest = np.maximum.accumulate(index)
     stops = np.flatnonzero(highest == np.arange(len(index))) + 1
-    starts = np.concatenate(([0], stops[:-1]))
+    starts = np.concatenate(([0], stops))[:-1]
     for start, stop in zip(starts, stops, strict=True):
         if stop - start > 1:
             yield int(start), int(stop)
