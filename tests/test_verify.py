@@ -1,0 +1,271 @@
+"""verify: passes every sound conversion of the table, and fails for each fault that is planted here."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from ropetool import convert, extend, verify
+from ropetool.errors import CheckpointError, UsageError
+from ropetool.models.options import Device, DType
+from ropetool.models.rotary import rotate_pairs
+from ropetool.rope import pairing
+from ropetool.rope.layout import Pairing
+from tests import tiny
+
+
+def converted(source, destination, **options):
+    """``source`` in the layout that it does not have."""
+    reading = tiny.read_json(source / "config.json").get("ropetool", {}).get("pairing")
+    stock = verify._side(source).reading.pairing
+    convert.apply(convert.plan(source, destination, Pairing(reading or stock).other), **options)
+    return destination
+
+
+def rewrite(directory, change):
+    """Change the tensors of a single-file checkpoint in place."""
+    file = directory / "model.safetensors"
+    tensors = {name: tensor.clone() for name, tensor in load_file(file).items()}
+    change(tensors)
+    save_file(tensors, file, metadata={"format": "pt"})
+
+
+def failed(result):
+    return {check.name for check in result.checks if not check.passed}
+
+
+@pytest.mark.parametrize("name", list(tiny.TINY))
+def test_a_sound_conversion_passes_in_every_family(name, checkpoint, tmp_path):
+    source = checkpoint(name)
+    result = verify.verify(source, converted(source, tmp_path / "out"))
+    assert result.passed, result.checks
+    assert result.relation == "converted"
+    assert result.tokens == tiny.LENGTH
+    assert result.relative_diff < 1e-4
+    assert result.control["failed_as_it_must"]
+    assert result.control["max_abs_diff"] > 1000 * result.max_abs_diff
+
+
+def test_both_directions_pass(checkpoint, tmp_path):
+    source = checkpoint("llama")
+    assert verify.verify(converted(source, tmp_path / "out"), source).passed
+
+
+def test_a_wrong_permutation_in_the_map_itself_is_seen(checkpoint, tmp_path, monkeypatch):
+    """Plan and files agree on the wrong map, so only the rotation from the definition can see it."""
+    right = pairing.rotary_index_map
+    monkeypatch.setattr(pairing, "rotary_index_map", lambda width, source, target: right(width, target, source))
+    source = checkpoint("llama")
+    result = verify.verify(source, converted(source, tmp_path / "out"))
+    assert failed(result) == {"logits"}
+
+
+def test_a_map_that_uses_half_the_head_is_seen(checkpoint, tmp_path, monkeypatch):
+    def too_narrow(width, source, target):
+        index = pairing.np.arange(width)
+        index[: width // 2] = right(width // 2, source, target)
+        return index
+
+    right = pairing.rotary_index_map
+    monkeypatch.setattr(pairing, "rotary_index_map", too_narrow)
+    source = checkpoint("llama")
+    assert failed(verify.verify(source, converted(source, tmp_path / "out"))) == {"logits"}
+
+
+FAULTS = {
+    "k-not-permuted": ("layers.0.self_attn.k_proj.weight", "source"),
+    "q-not-permuted": ("layers.1.self_attn.q_proj.weight", "source"),
+    "bias-not-permuted": ("layers.0.self_attn.q_proj.bias", "source"),
+    "v-permuted": ("layers.0.self_attn.v_proj.weight", "rolled"),
+    "mlp-changed": ("layers.1.mlp.up_proj.weight", "rolled"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_planted_fault_is_seen_and_named(fault, checkpoint, tmp_path):
+    tensor, how = FAULTS[fault]
+    source, out = checkpoint("llama"), tmp_path / "out"
+    converted(source, out)
+    original = load_file(source / "model.safetensors")
+
+    def plant(tensors):
+        name = f"model.{tensor}"
+        tensors[name] = original[name].clone() if how == "source" else tensors[name].roll(1, 0).contiguous()
+
+    rewrite(out, plant)
+    result = verify.verify(source, out)
+    assert not result.passed
+    assert "logits" in failed(result)
+    culprit = next(check.detail for check in result.checks if not check.passed)
+    assert tensor in culprit
+
+
+@pytest.mark.parametrize("name", ["qwen3", "olmo2", "cohere-qk-norm"])
+def test_a_norm_left_alone_is_seen(name, checkpoint, tmp_path):
+    source, out = checkpoint(name), tmp_path / "out"
+    converted(source, out)
+    original = load_file(source / "model.safetensors")
+    rewrite(out, lambda tensors: tensors.update({k: original[k].clone() for k in tensors if "q_norm" in k}))
+    assert {"tensors-moved", "logits"} <= failed(verify.verify(source, out))
+
+
+def test_wrong_key_heads_are_seen(checkpoint, tmp_path):
+    """k permuted as if it had as many heads as q, each narrower: the known fault under grouped queries."""
+    source, out = checkpoint("llama"), tmp_path / "out"
+    converted(source, out)
+    original = load_file(source / "model.safetensors")
+
+    def plant(tensors):
+        for name in [n for n in tensors if "k_proj" in n]:
+            rows = original[name]
+            heads = rows.reshape(8, 2, rows.shape[0] // 16, -1)
+            tensors[name] = heads.transpose(1, 2).reshape(rows.shape).contiguous()
+
+    rewrite(out, plant)
+    assert {"tensors-moved", "logits"} <= failed(verify.verify(source, out))
+
+
+def test_one_token_proves_nothing_and_is_said(checkpoint, tmp_path):
+    source = checkpoint("llama")
+    result = verify.verify(source, converted(source, tmp_path / "out"), tokens=1)
+    assert "control" in failed(result)
+    assert not result.control["failed_as_it_must"]
+
+
+def test_logits_that_are_not_finite_fail(own):
+    a = own("llama")
+    b = shutil.copytree(a, a.with_name("other"))
+    for directory in (a, b):
+        rewrite(directory, lambda tensors: tensors["model.embed_tokens.weight"].fill_(float("nan")))
+    assert "logits-finite" in failed(verify.verify(a, b))
+
+
+def test_a_lost_base_is_seen(own, checkpoint, tmp_path):
+    """The same weights, the base of the config changed: an extension by name, and another model by logits."""
+    source, other = checkpoint("llama"), own("llama")
+    block = tiny.read_json(other / "config.json")["rope_parameters"]
+    tiny.edit_json(other / "config.json", rope_parameters={**block, "rope_theta": 500000.0})
+    result = verify.verify(source, other)
+    assert result.relation == "extended"
+    assert "frequencies" in str(result.checks)
+
+
+def test_an_extension_passes_and_its_live_frequencies_are_the_planned(checkpoint, tmp_path):
+    source, out = checkpoint("llama"), tmp_path / "out"
+    extend.apply(extend.plan(source, out, extend.Method.YARN, factor=4.0))
+    result = verify.verify(source, out)
+    assert result.passed, result.checks
+    assert result.relation == "extended"
+    assert {"frequencies-live", "frequencies-changed"} <= {check.name for check in result.checks}
+
+
+def test_an_extension_that_the_class_ignores_fails(checkpoint, tmp_path, monkeypatch):
+    """The live frequencies stay those of the source, as when a class never reads the block."""
+    from ropetool.models import run
+
+    source, out = checkpoint("llama"), tmp_path / "out"
+    extend.apply(extend.plan(source, out, extend.Method.LINEAR, factor=4.0))
+    real_load = run.load
+
+    def load_without_extension(path, *arguments, **options):
+        return real_load(source, *arguments, **options)
+
+    monkeypatch.setattr(run, "load", load_without_extension)
+    assert {"frequencies-live", "frequencies-changed", "logits"} <= failed(verify.verify(source, out))
+
+
+def test_a_lost_attention_factor_is_seen(checkpoint, tmp_path):
+    """The frequencies are right and cos and sin are not scaled: only the logits can tell."""
+    from ropetool.models import run
+
+    source, out = checkpoint("llama"), tmp_path / "out"
+    extend.apply(extend.plan(source, out, extend.Method.YARN, factor=4.0))
+    runner = run.load(out, torch.device("cpu"), DType.FLOAT32)
+    ids = torch.arange(2, 60)
+    right = run.logits(runner, ids)
+    for module in run.rotary_modules(runner.model):
+        module.attention_scaling = 1.0
+    lost = run.logits(runner, ids)
+    side = verify._side(out)
+    reference = verify._by_reference(runner, side, ids, side.reading.pairing)
+    allowed = verify.derived_tolerance(right, DType.FLOAT32, side.reading)
+    assert verify.compare_logits(right, reference).max_abs_diff <= allowed
+    assert verify.compare_logits(lost, reference).max_abs_diff > 100 * allowed
+
+
+def test_float64_is_far_below_float32(checkpoint, tmp_path):
+    """GPT-J keeps its whole table in the module's dtype; Llama's cos and sin are float32 in any dtype."""
+    source = checkpoint("gptj")
+    out = converted(source, tmp_path / "out")
+    single = verify.verify(source, out)
+    double = verify.verify(source, out, dtype=DType.FLOAT64, tolerance=single.tolerance)
+    assert double.passed
+    assert double.max_abs_diff <= single.max_abs_diff
+
+
+def test_a_checkpoint_that_lacks_a_weight_is_refused(own, checkpoint):
+    broken = own("llama")
+    rewrite(broken, lambda tensors: tensors.pop("model.layers.1.mlp.up_proj.weight"))
+    with pytest.raises(CheckpointError, match=r"lacks 1 weights .*up_proj"):
+        verify.verify(checkpoint("llama"), broken)
+
+
+def test_a_text_of_one_token_is_refused(checkpoint, monkeypatch):
+    from ropetool.models import text
+
+    monkeypatch.setattr(text, "encode", lambda path, words: torch.tensor([1]))
+    with pytest.raises(UsageError, match="fewer than two tokens"):
+        verify.verify(checkpoint("llama"), checkpoint("llama"), text="x")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has the device whose absence is tested")
+def test_a_device_that_is_not_there_is_refused(checkpoint):
+    with pytest.raises(UsageError, match="sees none here"):
+        verify.verify(checkpoint("llama"), checkpoint("llama"), device=Device.CUDA)
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device on this machine")
+@pytest.mark.parametrize("name", list(tiny.TINY))
+def test_conversion_parity_on_cuda(name, checkpoint, tmp_path):
+    source = checkpoint(name)
+    result = verify.verify(source, converted(source, tmp_path / "out"), device=Device.CUDA)
+    assert result.passed, result.checks
+
+
+def test_positions_are_reported_in_buckets_that_cover_all(checkpoint, tmp_path):
+    source = checkpoint("llama")
+    result = verify.verify(source, converted(source, tmp_path / "out"), tokens=50)
+    edges = [(bucket["from"], bucket["to"]) for bucket in result.by_position]
+    assert edges == [(0, 16), (16, 32), (32, 50)]
+
+
+@pytest.mark.parametrize("layout", list(Pairing))
+def test_the_reference_rotation_is_the_complex_product(layout):
+    """Independent oracle: a pair (a, b) turned by t is (a + ib) e^(it)."""
+    x, angles = torch.randn(3, 5, 8, dtype=torch.float64), torch.randn(5, 4, dtype=torch.float64)
+    turned = rotate_pairs(x, angles.cos(), angles.sin(), layout)
+    first, second = (slice(0, 4), slice(4, 8)) if layout is Pairing.HALF else (slice(0, 8, 2), slice(1, 8, 2))
+    product = torch.complex(x[..., first], x[..., second]) * torch.polar(torch.ones_like(angles), angles)
+    assert torch.allclose(turned[..., first], product.real)
+    assert torch.allclose(turned[..., second], product.imag)
+
+
+def test_the_result_is_one_json_object(checkpoint, tmp_path, capsys):
+    from ropetool.cli.app import run
+
+    source = checkpoint("llama")
+    out, kept = converted(source, tmp_path / "out"), tmp_path / "result.json"
+    assert run(["verify", str(source), str(out), "--json", "--quiet", "--out", str(kept)]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed == json.loads(kept.read_text())
+    assert printed.keys() >= {
+        *("passed", "relation", "device", "dtype", "tokens", "max_abs_diff", "relative_diff", "mean_kl"),
+        *("top1_agreement", "tolerance", "by_position", "control", "checks"),
+    }
+    rewrite(out, lambda tensors: tensors["lm_head.weight"].neg_())
+    assert run(["verify", str(source), str(out), "--json", "--quiet"]) == 1
