@@ -1,0 +1,95 @@
+"""evaluate: losses by position and recall, against plain loops over the model's own logits."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+from ropetool import evaluate
+from ropetool.checkpoint.bundled import CHECKPOINT, TEXT, bundled
+from ropetool.errors import UsageError
+from ropetool.models.options import Device
+from ropetool.models.recall import RecallTask
+from tests import tiny
+
+
+@pytest.fixture(scope="module")
+def novel():
+    return bundled(TEXT).read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma2", "cohere", "gpt_neox", "gptj"])
+@pytest.mark.parametrize("chunk", [7, 64])
+def test_losses_in_chunks_equal_the_plain_loss(name, chunk, checkpoint, monkeypatch):
+    """Gemma 2 caps its logits and Cohere scales them after the head: the chunks must go through that too."""
+    monkeypatch.setattr(evaluate, "CHUNK_TOKENS", chunk)
+    path = checkpoint(name)
+    ids = torch.randint(tiny.VOCAB, (tiny.LENGTH,), generator=torch.Generator().manual_seed(5))
+    plain = torch.nn.functional.cross_entropy(tiny.logits(tiny.load(path))[:-1], ids[1:], reduction="none")
+    ours = evaluate.position_losses(path, ids, Device.CPU, None)
+    assert len(ours) == len(ids) - 1
+    assert torch.allclose(ours, plain.double(), atol=1e-5)
+
+
+def test_bins_are_weighted_by_token_and_cover_the_text(novel):
+    result = evaluate.evaluate(bundled(CHECKPOINT), novel, edges=(16, 100, 200))
+    assert [(b.start, b.stop, b.tokens) for b in result.lengths] == [(0, 16, 16), (16, 100, 84), (100, 200, 99)]
+    whole = evaluate.evaluate(bundled(CHECKPOINT), novel, edges=(200,)).lengths[0]
+    mean = sum(b.loss * b.tokens for b in result.lengths) / whole.tokens
+    assert mean == pytest.approx(whole.loss, rel=1e-6)
+
+
+def test_two_runs_give_the_same_figures(novel):
+    runs = [evaluate.evaluate(bundled(CHECKPOINT), novel, edges=(64, 256)) for _ in range(2)]
+    assert runs[0] == runs[1]
+
+
+def test_a_checkpoint_against_itself_gains_nothing(novel):
+    path = bundled(CHECKPOINT)
+    for b in evaluate.evaluate(path, novel, edges=(64, 256), against=path).lengths:
+        assert b.against_loss == b.loss
+
+
+def test_a_short_text_is_refused_with_the_numbers():
+    with pytest.raises(UsageError, match=r"the text has \d+ tokens, the longest length is 256"):
+        evaluate.evaluate(bundled(CHECKPOINT), "too short", edges=(256,))
+
+
+@pytest.mark.parametrize("edges", [(10, 5), (5, 5), (1,)])
+def test_lengths_must_rise(edges, novel):
+    with pytest.raises(UsageError, match="must rise"):
+        evaluate.evaluate(bundled(CHECKPOINT), novel, edges=edges)
+
+
+def test_recall_counts_only_whole_answers(novel):
+    """Against a loop of its own over one document at a time, reading answers by their characters."""
+    path = bundled(CHECKPOINT)
+    task = RecallTask.load(path / "recall.json")
+    cell = evaluate.measure_recall(path, task, novel, (256,), documents=6, seed=3)[0]
+    import random
+
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(path), AutoTokenizer.from_pretrained(path)
+    rng, right, asked = random.Random(3), 0, 0
+    for _ in range(6):
+        document = task.document(rng, 255, novel)
+        ids = tokenizer(document.text, return_tensors="pt")["input_ids"]
+        with torch.no_grad():
+            said = model(ids).logits[0].argmax(-1)
+        for start, stop in document.answers:
+            asked += 1
+            # one token in front of the characters: the token of the start of text
+            right += tokenizer.decode(said[start:stop]) == document.text[start:stop]
+    assert (cell.trials, cell.correct) == (asked, right)
+
+
+def test_the_command_prints_one_json_object(capsys):
+    from ropetool.cli.app import run
+
+    path = str(bundled(CHECKPOINT))
+    assert run(["evaluate", path, "--against", path, "--lengths", "64,256", "--json", "--quiet"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["lengths"][0].keys() >= {"from", "to", "loss", "perplexity", "tokens", "against_loss"}
