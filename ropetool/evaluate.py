@@ -128,7 +128,7 @@ def position_losses(
     """The loss in nats of every next token of ``ids`` [T], as [T - 1] in float64."""
     from ropetool.models.run import load, pick_device, token_losses
 
-    runner = load(path, pick_device(device), dtype, attention="sdpa")
+    runner = load(path, pick_device(device), dtype, attention=None)
     return token_losses(runner, ids, CHUNK_TOKENS, progress)
 
 
@@ -146,7 +146,7 @@ def measure_recall(
     """Recall at each length: seeded documents of about that many characters, read with the checkpoint's tokenizer."""
     from ropetool.models.run import load, pick_device
 
-    runner = load(path, pick_device(device), None, attention="sdpa")
+    runner = load(path, pick_device(device), None, attention=None)
     results = []
     for length in lengths:
         rng = random.Random(seed)

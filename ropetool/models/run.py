@@ -58,8 +58,9 @@ class Runner:
     device: torch.device
 
 
-def load(path: Path, device: torch.device, dtype: DType | None, attention: str = "eager") -> Runner:
-    """Load a causal-LM checkpoint with the class that transformers has for it; ``dtype`` None keeps the stored one.
+def load(path: Path, device: torch.device, dtype: DType | None, attention: str | None = "eager") -> Runner:
+    """Load a causal-LM checkpoint with the class that transformers has for it; ``dtype`` None keeps the stored
+    one, ``attention`` None takes the fastest that the class supports.
 
     Raises `CheckpointError` when the class finds a weight missing or of another shape: it would be random.
     """
