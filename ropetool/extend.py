@@ -197,15 +197,17 @@ def _written(
     """The new config.json."""
     if reading.config is not config:
         raise MethodError("this config keeps its text model under text_config; extending those is not supported yet")
+    family = reading.family
+    theta_key, share_key = family.theta_keys[0], family.keys.share or "partial_rotary_factor"
     share = rotation.block.values.get("partial_rotary_factor")
-    written = with_rope_block(config, block, theta, style, share)
-    written[reading.family.keys.length] = length
+    written = with_rope_block(config, block, theta, style, share, theta_key=theta_key, share_key=share_key)
+    written[family.keys.length] = length
     if "original_max_position_embeddings" in config:
         written["original_max_position_embeddings"] = native.length
     for key in other_length_keys(config, reading.length):
         written[key] = length
     earlier = marker(config).get("extension", {})
-    keys = ("rope_parameters", "rope_scaling", "rope_theta", reading.family.keys.length)
+    keys = ("rope_parameters", "rope_scaling", theta_key, family.keys.length)
     undo = earlier.get("undo") or {key: config[key] for key in keys if key in config}
     extension = {
         "method": method.value, "factor": factor, "original_length": native.length,

@@ -206,21 +206,27 @@ def with_rope_block(
     theta: float,
     style: Style,
     partial_rotary_factor: float | None = None,
+    *,
+    theta_key: str = "rope_theta",
+    share_key: str = "partial_rotary_factor",
 ) -> dict[str, Any]:
     """A copy of a flat ``config`` with its rope block replaced, written in ``style``.
 
     ``block`` holds the scaling keys (``rope_type`` and its parameters; only ``rope_type: default`` for none). The
     base is always written where the style's readers look for it: transformers 5 fails on a block without it,
-    transformers 4 and mlx-lm take it from the top level only.
+    transformers 4 and mlx-lm take it from the top level only, under the class's own ``theta_key``, and the rotary
+    share under its ``share_key``.
     """
     written = {key: value for key, value in config.items() if key not in BLOCKS}
     scaled = block.get("rope_type", "default") != "default"
-    share = {} if partial_rotary_factor is None else {"partial_rotary_factor": partial_rotary_factor}
-    written.pop("rope_theta", None)
+    for key in ("rope_theta", theta_key):
+        written.pop(key, None)
     if style is not Style.V5:
-        written["rope_theta"] = theta
+        written[theta_key] = theta
         written["rope_scaling"] = dict(block) if scaled else None
-        written.update(share)
+        if partial_rotary_factor is not None:
+            written[share_key] = partial_rotary_factor
     if style is not Style.V4:
+        share = {} if partial_rotary_factor is None else {"partial_rotary_factor": partial_rotary_factor}
         written["rope_parameters"] = {**block, "rope_theta": theta, **share}
     return written

@@ -12,6 +12,7 @@ from ropetool.errors import ConfigConflictError, ConfigError
 from ropetool.rope.pairing import Head, Keep, Span
 
 CLASS_DEFAULT = "class default"
+SHARE = "partial_rotary_factor"
 
 
 class Part(Enum):
@@ -39,7 +40,8 @@ class GeometryKeys:
     """The config keys from which a class takes its geometry.
 
     ``head_dim`` lists keys whose values are added up (MLA: the unrotated and the rotated part); ``rotary`` lists
-    the keys, fractions or widths, that the class reads the rotary width from; none means the whole head turns.
+    the top-level keys, shares or widths (``_dim``), that the class reads the rotary width from; none means the whole
+    head turns. A class that reads a share at the top level also reads ``partial_rotary_factor`` inside its rope block.
     """
 
     heads: str = "num_attention_heads"
@@ -50,6 +52,11 @@ class GeometryKeys:
     latent: str | None = None
     length: str = "max_position_embeddings"
     rope_at_end: bool = False
+
+    @property
+    def share(self) -> str | None:
+        """The top-level key of the rotary width as a share of the head, where the class reads one."""
+        return next((key for key in self.rotary if not key.endswith("_dim")), None)
 
 
 @dataclass(frozen=True)
@@ -145,9 +152,11 @@ def _rotary_dim(reader: _Reader, block: RopeBlock, keys: GeometryKeys, head_dim:
     if block.rope_type == "proportional":
         return head_dim
     found: dict[str, int] = {}
+    inside = block.sources.get(SHARE, SHARE)
+    if keys.share and inside != SHARE:
+        found[inside] = _as_width(SHARE, block.values[SHARE], head_dim)
     for key in keys.rotary:
-        inside = block.values.get(key) if key == "partial_rotary_factor" else None
-        value = inside if inside is not None else number(reader.config, key)
+        value = number(reader.config, key)
         if value is not None:
             found[key] = _as_width(key, value, head_dim)
     if len(set(found.values())) > 1:

@@ -118,6 +118,9 @@ def _rotation(
 ) -> Rotation:
     theta = block.values.get("rope_theta")
     source = block.sources.get("rope_theta", CLASS_DEFAULT)
+    if "rope_theta" not in family.theta_keys and config.get("rope_theta") is not None:
+        said = f"rope_theta is {config['rope_theta']!r}, but the class of {family.model_type} does not read it there"
+        warnings.append(Warn("theta-ignored", said))
     if not family.theta_keys and theta is not None:
         warnings.append(
             Warn("theta-ignored", f"{source} is {theta:g}, but the class of {family.model_type} does not read it")
@@ -126,7 +129,7 @@ def _rotation(
     if theta is None:
         theta = family.theta_default
         null = [key for key in family.theta_keys if key in config and config[key] is None]
-        said = f"{null[0]} is null in config.json" if null else "config.json has no rope_theta"
+        said = f"{null[0]} is null in config.json" if null else f"config.json has no {' or '.join(family.theta_keys)}"
         if family.theta_keys:
             warnings.append(Warn("theta-default", f"{said}; the class default {theta:g} is used"))
     scaling = scaling_from_block(block.values, float(theta), length)

@@ -42,7 +42,8 @@ class Family:
 
     ``defaults`` are the values that the class itself uses where config.json lacks the key. ``pairing_key`` is a
     config key that the class obeys: true means interleaved. ``methods`` limits the scaling methods that the class
-    can take, with ``methods_reason``. ``theta_keys`` are the top-level names of the base; none: the class has it fixed.
+    can take, with ``methods_reason``. ``theta_keys`` are the top-level names of the base, the one to write first; none:
+    the class has it fixed.
     """
 
     model_type: str
@@ -131,9 +132,11 @@ _ROWS = (
         ("dense", "rotary_emb", "bias", "masked_bias"),
         "modeling_gpt_neox.py: rotate_half over rotary_ndims; rows are [q, k, v] head by head",
         attention="attention",
-        keys=GeometryKeys(kv_heads=None, rotary=("partial_rotary_factor", "rotary_pct")),
+        # configuration_gpt_neox.py, convert_rope_params_to_dict: rope_theta and partial_rotary_factor at the top level
+        # are not read; inside a block they win.
+        keys=GeometryKeys(kv_heads=None, rotary=("rotary_pct",)),
         defaults={"rotary_pct": 0.25, "max_position_embeddings": 2048},
-        theta_keys=("rope_theta", "rotary_emb_base"),
+        theta_keys=("rotary_emb_base",),
     ),
     Family(
         "phi3", HALF, (Moved("qkv_proj", Q + K + V, "qk"),), ("o_proj", "rotary_emb"),
