@@ -76,7 +76,7 @@ def inspect(path: Path) -> Inspection:
         evidence=reading.evidence,
         rope=tuple(_fact(reading, rotation) for rotation in reading.rotations),
         heads={"query": reading.geometry.heads, "key_value": reading.geometry.kv_heads},
-        nope_layers=(),
+        nope_layers=tuple(sorted(reading.nope_layers)),
         moves=moves,
         warnings=(*reading.warnings, *_mismatch(reading), *weight_warnings),
     )

@@ -246,7 +246,8 @@ def _forward_passes(
 def _by_reference(runner: Runner, side: Side, ids: Tensor, pairing: Pairing) -> Tensor:
     from ropetool.models.run import logits, reference_rotation
 
-    with reference_rotation(runner, _rotary(side.reading, pairing), side.reading.family.pairing_key):
+    reading = side.reading
+    with reference_rotation(runner, _rotary(reading, pairing), reading.nope_layers, reading.family.pairing_key):
         return logits(runner, ids)
 
 

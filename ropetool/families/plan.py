@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from ropetool.checkpoint.folder import Checkpoint
 from ropetool.checkpoint.shards import Shard, Tensor
 from ropetool.errors import CheckpointError, UnclaimedTensorError
+from ropetool.families.family import Family, Moved
 from ropetool.families.geometry import Geometry
 from ropetool.families.reading import Reading
-from ropetool.families.table import Family, Moved
 from ropetool.rope.pairing import IndexMap, Pairing, closed_blocks, index_map
 
 

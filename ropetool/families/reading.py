@@ -9,11 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ropetool.checkpoint.config import RopeBlock, count, marker, rope_blocks, text_config
+from ropetool.checkpoint.config import BLOCKS, RopeBlock, count, marker, rope_blocks, text_config
 from ropetool.errors import ConfigError, NoRotaryError, UnknownFamilyError
+from ropetool.families.family import Family, Nope
 from ropetool.families.geometry import CLASS_DEFAULT, Geometry, read_geometry
 from ropetool.families.schemes import scheme_of
-from ropetool.families.table import TABLE, Family
+from ropetool.families.table import TABLE
 from ropetool.rope.frequencies import Proportional, Scaling, scaling_from_block
 from ropetool.rope.pairing import Pairing
 
@@ -62,6 +63,7 @@ class Reading:
     length: int | None
     class_pairing: Pairing
     pairing: Pairing
+    nope_layers: frozenset[int]
     evidence: tuple[Evidence, ...]
     warnings: tuple[Warn, ...]
 
@@ -94,6 +96,7 @@ def read_model(config: Mapping[str, Any]) -> Reading:
     family = family_of(config)
     text = text_config(config)
     blocks = rope_blocks(text, family.theta_keys)
+    _check_named_scaling(text, family)
     geometry = read_geometry(text, blocks[0], family.keys, family.defaults)
     length = count(text, family.keys.length)
     warnings: list[Warn] = []
@@ -105,8 +108,34 @@ def read_model(config: Mapping[str, Any]) -> Reading:
     evidence, class_pairing = _declared(config, text, family)
     return Reading(
         str(model_type), family, text, geometry, rotations, length, class_pairing,
-        Pairing(evidence[0].says), evidence, tuple(warnings),
+        Pairing(evidence[0].says), nope_layers(text, family.nope), evidence, tuple(warnings),
     )  # fmt: skip
+
+
+def _check_named_scaling(config: Mapping[str, Any], family: Family) -> None:
+    """A class whose own block scales does so where config.json has no block: nothing there says by how much."""
+    if "scaled_rope" in family.defaults and not any(config.get(key) for key in BLOCKS):
+        raise ConfigError(
+            f"config.json has neither {' nor '.join(BLOCKS)}, and the class of {family.model_type} then scales by "
+            f"values of its own; write the block into config.json (transformers does so on saving)",
+            key=BLOCKS[0],
+        )
+
+
+def nope_layers(config: Mapping[str, Any], nope: Nope | None) -> frozenset[int]:
+    """The indices of the layers that the class does not rotate."""
+    if nope is None or (nope.only_with and not config.get(nope.only_with)):
+        return frozenset()
+    flags, types = config.get(nope.flags), config.get("layer_types")
+    if isinstance(flags, list):
+        return frozenset(index for index, rotates in enumerate(flags) if not rotates)
+    if nope.layer_type and isinstance(types, list):
+        return frozenset(index for index, kind in enumerate(types) if kind == nope.layer_type)
+    every = config.get(nope.interval_key) or nope.interval
+    layers = count(config, "num_hidden_layers") or 0
+    if not isinstance(every, int):
+        raise ConfigError(f"{nope.interval_key} is {every!r}; it must be a whole number", key=nope.interval_key)
+    return frozenset(range(every - 1, layers, every))
 
 
 def _default_warning(key: str, value: float) -> Warn:

@@ -1,180 +1,191 @@
 """The family table: one row per model type, read from the model's own code.
 
-A row says how the class pairs rows, which tensors of its attention module move with the rotation and how their rows
-fall into heads, and which stay. Everything is data: no other module asks for a model type by name.
-Sources are files of transformers 5.24.0, under ``models/<model type>/``, unless said otherwise.
+Everything is data: no other module asks for a model type by name. Types that are alike share a group; what each config
+class uses where config.json is silent lies in ``classes.json``, which ``tools/read_classes.py`` writes. Sources are
+files of transformers 5.24.0 under ``models/``; the probe (`models.probe`) checks every row against the class itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
 
+from ropetool.families.family import (
+    HALF,
+    INTERLEAVED,
+    ONE_HEAD,
+    PLAIN,
+    ROTARY,
+    Family,
+    K,
+    Moved,
+    Nope,
+    Q,
+    V,
+)
 from ropetool.families.geometry import Each, GeometryKeys, Part, Rows
 from ropetool.rope.pairing import Pairing
 
-HALF, INTERLEAVED = Pairing.HALF, Pairing.INTERLEAVED
-
-ROTARY, PLAIN = Part.ROTARY, Part.PLAIN
-Q: tuple[Rows, ...] = (Each("heads", (ROTARY,)),)
-K: tuple[Rows, ...] = (Each("kv_heads", (ROTARY,)),)
-V: tuple[Rows, ...] = (Each("kv_heads", (PLAIN,)),)
-ONE_HEAD: tuple[Rows, ...] = (ROTARY,)
-
-
-@dataclass(frozen=True)
-class Moved:
-    """A module of the attention whose rows move: a projection, or a norm between projection and rotation.
-
-    ``feeds`` is ``q``, ``k``, ``qk`` for a projection, and empty for a norm. Every tensor in ``tensors`` that a
-    checkpoint has is permuted alike: a bias moves with the rows of its weight.
-    """
-
-    module: str
-    rows: tuple[Rows, ...]
-    feeds: str = ""
-    tensors: tuple[str, ...] = ("weight", "bias")
-
-
-@dataclass(frozen=True)
-class Family:
-    """One row. ``stays`` are the modules (or buffers) of the attention that never move.
-
-    ``defaults`` are the values that the class itself uses where config.json lacks the key. ``pairing_key`` is a
-    config key that the class obeys: true means interleaved. ``methods`` limits the scaling methods that the class
-    can take, with ``methods_reason``. ``theta_keys`` are the top-level names of the base, the one to write first; none:
-    the class has it fixed.
-    """
-
-    model_type: str
-    pairing: Pairing
-    moves: tuple[Moved, ...]
-    stays: tuple[str, ...]
-    source: str
-    attention: str = "self_attn"
-    keys: GeometryKeys = GeometryKeys()
-    defaults: Mapping[str, float] = field(default_factory=dict)
-    pairing_key: str | None = None
-    theta_keys: tuple[str, ...] = ("rope_theta",)
-    methods: frozenset[str] | None = None
-    methods_reason: str = ""
-
-    @property
-    def projections(self) -> tuple[str, ...]:
-        """The projections whose rows move."""
-        return tuple(moved.module for moved in self.moves if moved.feeds)
-
-    @property
-    def companions(self) -> tuple[str, ...]:
-        """The norms that move with them."""
-        return tuple(moved.module for moved in self.moves if not moved.feeds)
-
-    @property
-    def theta_default(self) -> float:
-        """The base that the class uses when the config has none."""
-        return self.defaults.get("rope_theta", 10000.0)
-
+CLASSES: Mapping[str, Mapping[str, Any]] = json.loads(Path(__file__).with_name("classes.json").read_text("utf-8"))
 
 SEPARATE = (Moved("q_proj", Q, "q"), Moved("k_proj", K, "k"))
-HEAD_NORMS = (Moved("q_norm", ONE_HEAD), Moved("k_norm", ONE_HEAD))
-FULL_NORMS = (Moved("q_norm", Q), Moved("k_norm", K))
 V_O = ("v_proj", "o_proj", "rotary_emb")
+PARTIAL = GeometryKeys(rotary=("partial_rotary_factor",))
 
-_ROWS = (
-    Family(
-        "llama", HALF, SEPARATE, V_O, "modeling_llama.py: rotate_half, apply_rotary_pos_emb",
-        defaults={"max_position_embeddings": 2048},
-    ),
-    Family(
-        "mistral", HALF, SEPARATE, V_O, "modeling_mistral.py: rotate_half",
-        defaults={"num_key_value_heads": 8, "max_position_embeddings": 131072},
-    ),
-    Family(
-        "qwen2", HALF, SEPARATE, V_O, "modeling_qwen2.py: rotate_half; q/k/v have biases",
-        defaults={"num_key_value_heads": 32, "max_position_embeddings": 32768, "use_sliding_window": False},
-    ),
-    Family(
-        "qwen3", HALF, SEPARATE + HEAD_NORMS, V_O, "modeling_qwen3.py: rotate_half; norms of one head before it",
-        defaults={
-            "head_dim": 128, "num_key_value_heads": 32, "max_position_embeddings": 32768, "use_sliding_window": False,
-        },
-    ),
-    Family(
-        "olmo2", HALF, SEPARATE + FULL_NORMS, V_O, "modeling_olmo2.py: rotate_half; norms over all heads before it",
-        defaults={"max_position_embeddings": 2048},
-    ),
-    Family(
-        "gemma2", HALF, SEPARATE, V_O, "modeling_gemma2.py: rotate_half",
-        defaults={"head_dim": 256, "num_key_value_heads": 4, "max_position_embeddings": 8192},
-    ),
-    Family(
-        "helium", INTERLEAVED, SEPARATE, V_O, "modeling_helium.py: rotate_half takes x[..., 0::2] and x[..., 1::2]",
-        defaults={"head_dim": 128, "num_key_value_heads": 20, "rope_theta": 100000.0, "max_position_embeddings": 4096},
-    ),
-    Family(
-        "ernie4_5", INTERLEAVED, SEPARATE, V_O, "modeling_ernie4_5.py: rotate_half takes x[..., 0::2] and x[..., 1::2]",
-        defaults={"head_dim": 128, "num_key_value_heads": 2, "rope_theta": 500000.0, "max_position_embeddings": 131072},
-    ),
-    Family(
-        "cohere", INTERLEAVED, SEPARATE + FULL_NORMS, V_O,
-        "modeling_cohere.py: repeat_interleave of the angles; with use_qk_norm, norms stored as [heads, head_dim]",
-        defaults={"rope_theta": 500000.0, "max_position_embeddings": 8192},
-    ),
-    Family(
-        "glm4", INTERLEAVED, SEPARATE, V_O, "modeling_glm4.py: rotate_half takes x[..., 0::2] and x[..., 1::2]",
-        keys=GeometryKeys(rotary=("partial_rotary_factor",)),
-        defaults={
-            "head_dim": 128, "num_key_value_heads": 2, "partial_rotary_factor": 0.5, "max_position_embeddings": 131072,
-        },
-    ),
-    Family(
-        "gpt_neox", HALF, (Moved("query_key_value", (Each("heads", (ROTARY, ROTARY, PLAIN)),), "qk"),),
-        ("dense", "rotary_emb", "bias", "masked_bias"),
-        "modeling_gpt_neox.py: rotate_half over rotary_ndims; rows are [q, k, v] head by head",
+
+def norms(q: str, k: str, *, of_all_heads: bool = False) -> tuple[Moved, ...]:
+    """Norms between projection and rotation: over one head, or over all heads together."""
+    return (Moved(q, Q if of_all_heads else ONE_HEAD), Moved(k, K if of_all_heads else ONE_HEAD))
+
+
+HEAD_NORMS = norms("q_norm", "k_norm")
+FULL_NORMS = norms("q_norm", "k_norm", of_all_heads=True)
+
+MLA = (
+    Moved("q_proj", Q, "q"),
+    Moved("q_b_proj", Q, "q"),
+    Moved("kv_a_proj_with_mqa", (Part.LATENT, Part.ROTARY_ONLY), "k"),
+)
+MLA_STAYS = ("q_a_proj", "q_a_layernorm", "kv_a_layernorm", "kv_b_proj", "o_proj", "rotary_emb")
+MLA_KEYS = GeometryKeys(
+    kv_heads=None,
+    head_dim=("qk_nope_head_dim", "qk_rope_head_dim"),
+    rotary=("qk_rope_head_dim",),
+    latent="kv_lora_rank",
+    rope_at_end=True,
+)
+PER_HEAD_QKV: tuple[Rows, ...] = (Each("heads", (ROTARY, ROTARY, PLAIN)),)
+GATED_Q: tuple[Rows, ...] = (Each("heads", (ROTARY, PLAIN)),)
+FULL_LAYERS_ARE_NOPE = Nope(layer_type="full_attention", interval_key="sliding_window_pattern", interval=4)
+
+ROTATE_HALF = "rotate_half over the two halves of the rotary span"
+ADJACENT = "rotate_half takes x[..., 0::2] and x[..., 1::2]"
+
+
+def _group(
+    types: str, pairing: Pairing, moves: tuple[Moved, ...], stays: tuple[str, ...], what: str, **shared: Any
+) -> Iterator[Family]:
+    """Rows that differ in nothing but the class's own values."""
+    own = shared.pop("defaults", {})
+    for model_type in types.split():
+        facts = dict(CLASSES[model_type])
+        module = facts.pop("module")
+        source = f"{module}/modeling_{module}.py: {what}"
+        yield Family(model_type, pairing, moves, stays, source, defaults={**facts, **own}, **shared)
+
+
+def _half() -> Iterator[Family]:
+    yield from _group(
+        "llama mistral gemma gemma2 arcee bitnet cwm diffllama falcon_h1 gpt_oss granite granite_swa granitemoe "
+        "granitemoe_swa granitemoehybrid granitemoeshared hyperclovax internlm3 iquestcoder jais2 ministral ministral3 "
+        "mixtral olmo phimoe seed_oss starcoder2 vaultgemma",
+        HALF, SEPARATE, (*V_O, "sinks", "attn_sub_norm", "lambda_q1", "lambda_q2", "lambda_k1", "lambda_k2"),
+        ROTATE_HALF,
+    )  # fmt: skip
+    yield from _group(
+        "qwen2 qwen2_moe", HALF, SEPARATE, V_O, f"{ROTATE_HALF}; q, k and v have biases",
+        defaults={"use_sliding_window": False},
+    )  # fmt: skip
+    yield from _group("bamba glm4_moe nemotron solar_open", HALF, SEPARATE, V_O, ROTATE_HALF, keys=PARTIAL)
+    yield from _group(
+        "phi stablelm", HALF, SEPARATE + norms("q_layernorm", "k_layernorm"), (*V_O, "dense"), ROTATE_HALF,
+        keys=PARTIAL,
+    )  # fmt: skip
+    yield from _group(
+        "smollm3", HALF, SEPARATE, V_O, f"{ROTATE_HALF}, in layers where no_rope_layers is 1",
+        nope=Nope(flags="no_rope_layers", interval_key="no_rope_layer_interval", interval=4),
+    )  # fmt: skip
+    yield from _group(
+        "qwen3 qwen3_moe", HALF, SEPARATE + HEAD_NORMS, V_O, f"{ROTATE_HALF}, after norms of one head",
+        defaults={"use_sliding_window": False},
+    )  # fmt: skip
+    yield from _group(
+        "apertus doge dots1 hy_v3", HALF, SEPARATE + HEAD_NORMS, (*V_O, "A", "dt_proj"),
+        f"{ROTATE_HALF}, after norms of one head",
+    )  # fmt: skip
+    yield from _group(
+        "exaone4 exaone_moe", HALF, SEPARATE + HEAD_NORMS, V_O, f"{ROTATE_HALF}, in sliding layers where there are any",
+        nope=Nope("", "full_attention", "sliding_window_pattern", 4, only_with="sliding_window"),
+    )  # fmt: skip
+    yield from _group(
+        "afmoe", HALF, SEPARATE + HEAD_NORMS, (*V_O, "gate_proj"), f"{ROTATE_HALF}, in sliding layers",
+        nope=Nope("", "full_attention", "global_attn_every_n_layers", 4),
+    )  # fmt: skip
+    yield from _group(
+        "olmo2 flex_olmo olmoe olmo_hybrid",
+        HALF,
+        SEPARATE + FULL_NORMS,
+        V_O,
+        f"{ROTATE_HALF}, after norms of all heads",
+    )
+    yield from _group(
+        "minimax_m2", HALF, SEPARATE + FULL_NORMS, V_O, f"{ROTATE_HALF}, after norms of all heads", keys=PARTIAL
+    )
+    yield from _group(
+        "lfm2 lfm2_moe", HALF, SEPARATE + norms("q_layernorm", "k_layernorm"), ("v_proj", "out_proj", "rotary_emb"),
+        f"{ROTATE_HALF}, after norms of one head",
+    )  # fmt: skip
+    yield from _group(
+        "qwen3_next", HALF, (Moved("q_proj", GATED_Q, "q"), Moved("k_proj", K, "k"), *HEAD_NORMS), V_O,
+        f"{ROTATE_HALF}; each q head is followed by the rows of its gate", keys=PARTIAL,
+    )  # fmt: skip
+    yield from _group("minicpm3", HALF, MLA, MLA_STAYS, ROTATE_HALF, keys=MLA_KEYS)
+
+
+def _half_fused() -> Iterator[Family]:
+    yield from _group(
+        "gpt_neox", HALF, (Moved("query_key_value", PER_HEAD_QKV, "qk"),),
+        ("dense", "rotary_emb", "bias", "masked_bias"), f"{ROTATE_HALF}; rows are [q, k, v] head by head",
         attention="attention",
         # configuration_gpt_neox.py, convert_rope_params_to_dict: rope_theta and partial_rotary_factor at the top level
         # are not read; inside a block they win.
         keys=GeometryKeys(kv_heads=None, rotary=("rotary_pct",)),
-        defaults={"rotary_pct": 0.25, "max_position_embeddings": 2048},
+        defaults={"rotary_pct": 0.25},
         theta_keys=("rotary_emb_base",),
-    ),
-    Family(
+    )  # fmt: skip
+    yield from _group(
+        "persimmon", HALF, (Moved("query_key_value", PER_HEAD_QKV, "qk"), *norms("q_layernorm", "k_layernorm")),
+        ("dense", "rotary_emb"), f"{ROTATE_HALF}; rows are [q, k, v] head by head",
+        keys=GeometryKeys(kv_heads=None, head_dim=(), rotary=("partial_rotary_factor",)),
+    )  # fmt: skip
+    yield from _group(
         "phi3", HALF, (Moved("qkv_proj", Q + K + V, "qk"),), ("o_proj", "rotary_emb"),
-        "modeling_phi3.py: rotate_half; rows are all q heads, all k heads, all v heads",
-        keys=GeometryKeys(rotary=("partial_rotary_factor",)),
-        defaults={"partial_rotary_factor": 1.0, "max_position_embeddings": 4096},
+        f"{ROTATE_HALF}; rows are all q heads, all k heads, all v heads",
+        keys=PARTIAL,
         methods=frozenset(("default", "longrope", "ntk", "abf")),
         methods_reason="Phi3Config renames any yarn block to longrope, and refuses every type but longrope",
-    ),
-    Family(
+    )  # fmt: skip
+
+
+def _interleaved() -> Iterator[Family]:
+    yield from _group("helium ernie4_5 ernie4_5_moe", INTERLEAVED, SEPARATE, V_O, ADJACENT)
+    yield from _group("glm glm4", INTERLEAVED, SEPARATE, V_O, ADJACENT, keys=PARTIAL)
+    yield from _group(
+        "cohere", INTERLEAVED, SEPARATE + FULL_NORMS, V_O,
+        "repeat_interleave of the angles; with use_qk_norm, norms stored as [heads, head_dim]",
+    )  # fmt: skip
+    yield from _group(
+        "cohere2", INTERLEAVED, SEPARATE, V_O, "repeat_interleave of the angles, in sliding layers",
+        nope=FULL_LAYERS_ARE_NOPE,
+    )  # fmt: skip
+    yield from _group(
         "gptj", INTERLEAVED, SEPARATE, ("v_proj", "out_proj", "bias", "masked_bias", "embed_positions"),
-        "modeling_gptj.py: rotate_every_two over rotary_dim; base 10000 in create_sinusoidal_positions",
+        "rotate_every_two over rotary_dim; base 10000 in create_sinusoidal_positions",
         attention="attn",
         keys=GeometryKeys(
             heads="n_head", kv_heads=None, hidden="n_embd", head_dim=(), rotary=("rotary_dim",), length="n_positions"
         ),
-        defaults={"rotary_dim": 64, "n_positions": 2048},
         theta_keys=(),
         methods=frozenset(("default",)),
         methods_reason="GPTJModel builds its table with base 10000 and reads no rope key from the config",
-    ),
-    Family(
-        "deepseek_v3", INTERLEAVED,
-        (
-            Moved("q_proj", Q, "q"), Moved("q_b_proj", Q, "q"),
-            Moved("kv_a_proj_with_mqa", (Part.LATENT, Part.ROTARY_ONLY), "k"),
-        ),
-        ("q_a_proj", "q_a_layernorm", "kv_a_layernorm", "kv_b_proj", "o_proj", "rotary_emb"),
-        "modeling_deepseek_v3.py: apply_rotary_pos_emb_interleave when config.rope_interleave (default true)",
-        keys=GeometryKeys(
-            kv_heads=None, head_dim=("qk_nope_head_dim", "qk_rope_head_dim"), rotary=("qk_rope_head_dim",),
-            latent="kv_lora_rank", rope_at_end=True,
-        ),
-        defaults={
-            "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "kv_lora_rank": 512, "max_position_embeddings": 4096,
-        },
-        pairing_key="rope_interleave",
-    ),
-)  # fmt: skip
+    )  # fmt: skip
+    yield from _group(
+        "deepseek_v3 glm4_moe_lite sarvam_mla youtu", INTERLEAVED, MLA, MLA_STAYS,
+        "apply_rotary_pos_emb_interleave when config.rope_interleave (default true)",
+        keys=MLA_KEYS, pairing_key="rope_interleave",
+    )  # fmt: skip
 
-TABLE: Mapping[str, Family] = {row.model_type: row for row in _ROWS}
+
+TABLE: Mapping[str, Family] = {row.model_type: row for row in (*_half(), *_half_fused(), *_interleaved())}

@@ -155,7 +155,7 @@ def _identity_tables(module: nn.Module) -> Any:
     return forward
 
 
-def _reference_attention(rotary: Rotary) -> Any:
+def _reference_attention(rotary: Rotary, nope_layers: frozenset[int]) -> Any:
     """An attention function that rotates q and k by definition, then calls the class's own eager attention."""
 
     def attention(
@@ -163,8 +163,9 @@ def _reference_attention(rotary: Rotary) -> Any:
     ) -> tuple[Tensor, Tensor | None]:
         tokens, context = query.shape[-2], key.shape[-2]
         positions = torch.arange(context)
-        query = rotary.rotate(query, positions[context - tokens :])
-        key = rotary.rotate(key, positions)
+        if not nope_layers or module.layer_idx not in nope_layers:
+            query = rotary.rotate(query, positions[context - tokens :])
+            key = rotary.rotate(key, positions)
         eager = sys.modules[type(module).__module__].eager_attention_forward
         result: tuple[Tensor, Tensor | None] = eager(module, query, key, value, attention_mask, **kwargs)
         return result
@@ -173,8 +174,10 @@ def _reference_attention(rotary: Rotary) -> Any:
 
 
 @contextlib.contextmanager
-def reference_rotation(runner: Runner, rotary: Rotary, in_order_key: str | None = None) -> Iterator[None]:
-    """Within the block the model rotates by ``rotary`` instead of by its own code.
+def reference_rotation(
+    runner: Runner, rotary: Rotary, nope_layers: frozenset[int] = frozenset(), in_order_key: str | None = None
+) -> Iterator[None]:
+    """Within the block the model rotates by ``rotary`` instead of by its own code, and in ``nope_layers`` not at all.
 
     ``in_order_key`` is a config key by which the class reorders slots for the interleaved layout (DeepSeek); it is
     set false, so that q and k arrive in the order of the weights. Raises `UnsupportedError` for a class whose
@@ -190,7 +193,7 @@ def reference_rotation(runner: Runner, rotary: Rotary, in_order_key: str | None 
             f"{type(model).__name__} makes its rotary tables in no module of its own, so it cannot be run in another "
             f"layout; a newer transformers may do so"
         )
-    AttentionInterface.register(REFERENCE, _reference_attention(rotary))
+    AttentionInterface.register(REFERENCE, _reference_attention(rotary, nope_layers))
     AttentionMaskInterface.register(REFERENCE, eager_mask)
     before = config._attn_implementation
     order = getattr(config, in_order_key) if in_order_key else None

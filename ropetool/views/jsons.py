@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ropetool.errors import RopetoolError
     from ropetool.evaluate import Evaluation, Recall
     from ropetool.extend import Extended
-    from ropetool.families.table import Family
+    from ropetool.families.family import Family
     from ropetool.verify import Verification
 
 

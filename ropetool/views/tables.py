@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ropetool.detect import Inspection, RopeFact
     from ropetool.evaluate import Bin, Evaluation, Recall
     from ropetool.extend import Extended
-    from ropetool.families.table import Family
+    from ropetool.families.family import Family
     from ropetool.verify import Verification
 
 

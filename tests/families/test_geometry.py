@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from ropetool.errors import ConfigConflictError, ConfigError, NoRotaryError, UnknownFamilyError
+from ropetool.families.family import Family
 from ropetool.families.reading import family_of, read_model
 from ropetool.families.schemes import scheme_of
-from ropetool.families.table import TABLE, Family
+from ropetool.families.table import TABLE
 from ropetool.rope.pairing import Head, Keep, rows_of
 
 LLAMA = {"model_type": "llama", "num_attention_heads": 4, "hidden_size": 40, "head_dim": 8}

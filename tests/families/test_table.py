@@ -15,11 +15,12 @@ from transformers.models.gptj.modeling_gptj import create_sinusoidal_positions
 from ropetool.checkpoint.config import rope_blocks
 from ropetool.checkpoint.folder import open_checkpoint
 from ropetool.errors import ConfigError
+from ropetool.families.family import Family, Moved
 from ropetool.families.geometry import CLASS_DEFAULT, Each, GeometryKeys, Part, read_geometry
 from ropetool.families.plan import claims
 from ropetool.families.reading import read_model
 from ropetool.families.schemes import scheme_of
-from ropetool.families.table import TABLE, Family, Moved
+from ropetool.families.table import TABLE
 from ropetool.rope.pairing import Head, pairs
 from tests import tiny
 from tests.tiny import TINY

@@ -1,0 +1,91 @@
+"""What a row of the family table is made of.
+
+A row says how the class pairs rows, which tensors of its attention module move with the rotation and how their rows
+fall into heads, and which stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ropetool.families.geometry import Each, GeometryKeys, Part, Rows
+from ropetool.rope.pairing import Pairing
+
+HALF, INTERLEAVED = Pairing.HALF, Pairing.INTERLEAVED
+
+ROTARY, PLAIN = Part.ROTARY, Part.PLAIN
+Q: tuple[Rows, ...] = (Each("heads", (ROTARY,)),)
+K: tuple[Rows, ...] = (Each("kv_heads", (ROTARY,)),)
+V: tuple[Rows, ...] = (Each("kv_heads", (PLAIN,)),)
+ONE_HEAD: tuple[Rows, ...] = (ROTARY,)
+
+
+@dataclass(frozen=True)
+class Moved:
+    """A module of the attention whose rows move: a projection, or a norm between projection and rotation.
+
+    ``feeds`` is ``q``, ``k``, ``qk`` for a projection, and empty for a norm. Every tensor in ``tensors`` that a
+    checkpoint has is permuted alike: a bias moves with the rows of its weight.
+    """
+
+    module: str
+    rows: tuple[Rows, ...]
+    feeds: str = ""
+    tensors: tuple[str, ...] = ("weight", "bias")
+
+
+@dataclass(frozen=True)
+class Nope:
+    """Which layers a class does not rotate.
+
+    ``flags`` is a list in the config, 1 where a layer rotates; ``layer_type`` is the type (in ``layer_types``) of those
+    that do not. Where the config has neither, every ``interval``-th layer is one, by ``interval_key`` if it has that.
+    ``only_with`` is a key that must be set for any layer to be one.
+    """
+
+    flags: str = ""
+    layer_type: str = ""
+    interval_key: str = ""
+    interval: int = 0
+    only_with: str = ""
+
+
+@dataclass(frozen=True)
+class Family:
+    """One row. ``stays`` are the modules (or buffers) of the attention that never move.
+
+    ``defaults`` are the values that the class itself uses where config.json lacks the key. ``pairing_key`` is a
+    config key that the class obeys: true means interleaved. ``methods`` limits the scaling methods that the class
+    can take, with ``methods_reason``. ``theta_keys`` are the top-level names of the base, the one to write first; none:
+    the class has it fixed. ``nope`` tells which layers the class does not rotate.
+    """
+
+    model_type: str
+    pairing: Pairing
+    moves: tuple[Moved, ...]
+    stays: tuple[str, ...]
+    source: str
+    attention: str = "self_attn"
+    keys: GeometryKeys = GeometryKeys()
+    defaults: Mapping[str, float] = field(default_factory=dict)
+    pairing_key: str | None = None
+    theta_keys: tuple[str, ...] = ("rope_theta",)
+    methods: frozenset[str] | None = None
+    methods_reason: str = ""
+    nope: Nope | None = None
+
+    @property
+    def projections(self) -> tuple[str, ...]:
+        """The projections whose rows move."""
+        return tuple(moved.module for moved in self.moves if moved.feeds)
+
+    @property
+    def companions(self) -> tuple[str, ...]:
+        """The norms that move with them."""
+        return tuple(moved.module for moved in self.moves if not moved.feeds)
+
+    @property
+    def theta_default(self) -> float:
+        """The base that the class uses when the config has none."""
+        return self.defaults.get("rope_theta", 10000.0)
