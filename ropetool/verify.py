@@ -221,33 +221,40 @@ def _forward_passes(
 ) -> tuple[Tensor, Tensor, Tensor, list[Check]]:
     """Three logit tables: the yardstick, the checkpoint under test, and the negative control.
 
-    The yardstick is A in its own class where that is right; the test runs B by the reference rotation in B's layout.
-    Where A and B are meant to differ (an extension), the yardstick is B in its own class, with live frequencies.
+    The yardstick is A in its own class where that is right, and B runs by the reference rotation in B's layout. An
+    extension changes logits by design, so there the yardstick is B in its own class, with its live frequencies; where
+    the class cannot run B, B's weights are held against A under A's frequencies.
     """
     from ropetool.models.run import load, logits
 
-    checks: list[Check] = []
-    yardstick = b if relation == "extended" else a
+    own_class = relation == "extended" and b.stock_is_right
+    yardstick, rotation = (b, b) if own_class else (a, a)
     talk(f"forward pass of {yardstick.path}")
     runner = load(yardstick.path, where, dtype)
-    if relation == "extended":
-        checks += _frequency_checks(runner, a, b)
-    stock = yardstick.stock_is_right
-    first = logits(runner, ids) if stock else _by_reference(runner, yardstick, ids, yardstick.reading.pairing)
+    if yardstick.stock_is_right:
+        first = logits(runner, ids)
+    else:
+        first = _by_reference(runner, yardstick, rotation, ids, yardstick.reading.pairing)
     if yardstick is not b:
         del runner
         runner = load(b.path, where, dtype)
-    talk(f"forward pass of {b.path}, {b.reading.pairing.value} by the reference rotation")
-    second = logits(runner, ids) if not stock and b.stock_is_right else _by_reference(runner, b, ids, b.reading.pairing)
+    checks = list(_frequency_checks(runner, a, b)) if relation == "extended" else []
+    if not yardstick.stock_is_right and b.stock_is_right and relation != "extended":
+        talk(f"forward pass of {b.path}")
+        second = logits(runner, ids)
+    else:
+        talk(f"forward pass of {b.path}, {b.reading.pairing.value} by the reference rotation")
+        second = _by_reference(runner, b, rotation, ids, b.reading.pairing)
     talk(f"negative control: {b.path} as {b.reading.pairing.other.value}")
-    return first, second, _by_reference(runner, b, ids, b.reading.pairing.other), checks
+    return first, second, _by_reference(runner, b, rotation, ids, b.reading.pairing.other), checks
 
 
-def _by_reference(runner: Runner, side: Side, ids: Tensor, pairing: Pairing) -> Tensor:
+def _by_reference(runner: Runner, side: Side, rotation: Side, ids: Tensor, pairing: Pairing) -> Tensor:
+    """The logits of ``side`` in layout ``pairing``, with the frequencies that the config of ``rotation`` means."""
     from ropetool.models.run import logits, reference_rotation
 
-    reading = side.reading
-    with reference_rotation(runner, _rotary(reading, pairing), reading.nope_layers, reading.family.pairing_key):
+    rotary, family = _rotary(rotation.reading, pairing), side.reading.family
+    with reference_rotation(runner, rotary, side.reading.nope_layers, family.pairing_key):
         return logits(runner, ids)
 
 
@@ -268,8 +275,7 @@ def _frequency_checks(runner: Runner, a: Side, b: Side) -> Iterator[Check]:
         apart < 1e-5,
         f"the model's live frequencies are within {apart:.1e} of those that config.json means",
     )
-    lengths_alone = a.reading.rotations[0].scaling.inv_freq is b.reading.rotations[0].scaling.inv_freq
-    changed = bool(live) and not lengths_alone and any(not torch.allclose(f, old, rtol=1e-5, atol=0) for f in live)
+    changed = bool(live) and any(not torch.allclose(f, old, rtol=1e-5, atol=0) for f in live)
     yield Check(
         "frequencies-changed",
         changed,

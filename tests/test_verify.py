@@ -11,6 +11,7 @@ from safetensors.torch import load_file, save_file
 
 from ropetool import convert, extend, verify
 from ropetool.errors import CheckpointError, UsageError
+from ropetool.families.methods import Weights
 from ropetool.models.options import Device, DType
 from ropetool.models.rotary import rotate_pairs
 from ropetool.rope import pairing
@@ -163,6 +164,19 @@ def test_an_extension_passes_and_its_live_frequencies_are_the_planned(checkpoint
     assert {"frequencies-live", "frequencies-changed"} <= {check.name for check in result.checks}
 
 
+def test_an_extension_of_a_converted_checkpoint_is_held_against_its_source(checkpoint, tmp_path):
+    """The stock class cannot run it, so its weights are compared under the source's frequencies; a fault still shows."""
+    source, middle, out = checkpoint("llama"), tmp_path / "middle", tmp_path / "out"
+    converted(source, middle)
+    extend.apply(extend.plan(middle, out, extend.Method.YARN, factor=4.0, weights=Weights.COPY))
+    result = verify.verify(source, out)
+    assert result.passed, result.checks
+    assert result.relation == "extended"
+    original = load_file(source / "model.safetensors")
+    rewrite(out, lambda tensors: tensors.update({k: original[k].clone() for k in tensors if "k_proj" in k}))
+    assert {"tensors-moved", "logits"} <= failed(verify.verify(source, out))
+
+
 def test_an_extension_that_the_class_ignores_fails(checkpoint, tmp_path, monkeypatch):
     """The live frequencies stay those of the source, as when a class never reads the block."""
     from ropetool.models import run
@@ -191,7 +205,7 @@ def test_a_lost_attention_factor_is_seen(checkpoint, tmp_path):
         module.attention_scaling = 1.0
     lost = run.logits(runner, ids)
     side = verify._side(out)
-    reference = verify._by_reference(runner, side, ids, side.reading.pairing)
+    reference = verify._by_reference(runner, side, side, ids, side.reading.pairing)
     allowed = verify.derived_tolerance(right, DType.FLOAT32, side.reading)
     assert verify.compare_logits(right, reference).max_abs_diff <= allowed
     assert verify.compare_logits(lost, reference).max_abs_diff > 100 * allowed
