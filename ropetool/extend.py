@@ -10,7 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from ropetool import __version__
-from ropetool.checkpoint.config import ALL_LAYERS, MARKER, Style, marker, with_marker, with_rope_block
+from ropetool.checkpoint.config import (
+    ALL_LAYERS,
+    BLOCKS,
+    MARKER,
+    SHARED_KEYS,
+    Style,
+    marker,
+    with_marker,
+    with_rope_block,
+)
 from ropetool.checkpoint.folder import (
     CONFIG,
     Checkpoint,
@@ -204,10 +213,10 @@ def _written(
     written[family.keys.length] = length
     if "original_max_position_embeddings" in config:
         written["original_max_position_embeddings"] = native.length
-    for key in other_length_keys(config, reading.length):
-        written[key] = length
+    others = other_length_keys(config, reading.length)
+    written.update(dict.fromkeys(others, length))
     earlier = marker(config).get("extension", {})
-    keys = ("rope_parameters", "rope_scaling", theta_key, family.keys.length)
+    keys = (*BLOCKS, *SHARED_KEYS, theta_key, share_key, family.keys.length, *others)
     undo = earlier.get("undo") or {key: config[key] for key in keys if key in config}
     extension = {
         "method": method.value, "factor": factor, "original_length": native.length,

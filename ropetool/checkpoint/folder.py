@@ -192,7 +192,7 @@ def check_output(destination: Path, source: Path) -> None:
         raise OutputExistsError(
             f"{destination} is already there; name a new directory, or remove it first", path=str(destination)
         )
-    inside = source.resolve() if source.is_dir() else source.resolve().parent
+    inside = source.resolve().parent if source.is_file() else source.resolve()
     if inside in destination.resolve().parents:
         raise OutputError(
             f"{destination} lies inside the source {source}; name a place outside it", path=str(destination)

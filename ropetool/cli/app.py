@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import sys
@@ -54,13 +55,18 @@ def _terminate(signum: int, frame: FrameType | None) -> None:
 def main() -> None:
     """Run the command line and exit with its code."""
     signal.signal(signal.SIGTERM, _terminate)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a file name need not be text, and must not end in a traceback
+            stream.reconfigure(errors="backslashreplace")
     sys.exit(run(sys.argv[1:]))
 
 
 def run(arguments: list[str]) -> int:
     """Run one command; returns the exit code. Every deliberate error becomes one message here."""
     try:
-        code = app(arguments, standalone_mode=False)
+        code = app(arguments, prog_name="ropetool", standalone_mode=False)
+        if code == EXIT_INTERRUPTED:  # typer turns Ctrl-C into this code, without a word
+            return _interrupted("interrupted", EXIT_INTERRUPTED)
         return code if isinstance(code, int) else 0
     except RopetoolError as error:
         return _report(error, arguments)
@@ -86,7 +92,7 @@ def _usage(error: Exception) -> str:
     context = getattr(error, "ctx", None)
     path = context.command_path if context is not None else "ropetool"
     message: str = error.format_message()  # type: ignore[attr-defined]  # checked by the caller
-    return f"{message} See `{path} --help`."
+    return f"{' '.join(message.split())} See `{path} --help`."
 
 
 def _interrupted(what: str, code: int) -> int:

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 _LENGTH = re.compile(r"(\d+(?:\.\d+)?)([kKmM]?)")
+MOST_TOKENS = 1 << 53  # beyond it a float skips whole numbers
 _UNITS = {"": 1, "k": 1024, "m": 1024 * 1024}
 
 
@@ -16,7 +17,7 @@ def parse_length(text: str | int) -> int:
     """A length in tokens: 32768, 32k (x 1024), 1m (x 1024 x 1024)."""
     found = _LENGTH.fullmatch(str(text).strip())
     tokens = float(found[1]) * _UNITS[found[2].lower()] if found else 0.0
-    if tokens < 1 or tokens != int(tokens):
+    if not 1 <= tokens < MOST_TOKENS or tokens != int(tokens):
         raise typer.BadParameter(f"{text!r} is not a length in tokens; write 32768, 32k or 1m")
     return int(tokens)
 

@@ -1,0 +1,538 @@
+"""Extending: the numbers, the keys, what follows, and whether the stock class really computes with it."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
+
+from ropetool import convert, extend
+from ropetool.checkpoint.config import Style
+from ropetool.errors import ConfigConflictError, MethodError, OutputExistsError, ShapeError, UsageError
+from ropetool.families.methods import Method, Weights
+from ropetool.families.reading import read_model
+from ropetool.families.table import TABLE
+from ropetool.rope.pairing import Pairing
+from tests import tiny
+from tests.tiny import TINY, digest, edit_json, read_json, snapshot
+
+YARN, LINEAR, NTK = Method.YARN, Method.LINEAR, Method.NTK
+LLAMA = {"model_type": "llama", "num_attention_heads": 8, "head_dim": 16, "hidden_size": 96,
+         "max_position_embeddings": 64, "rope_theta": 10000.0}  # fmt: skip
+
+
+def folder(where: Path, **config: Any) -> Path:
+    """A checkpoint of a config alone."""
+    where.mkdir()
+    (where / "config.json").write_text(json.dumps({**LLAMA, **config}), encoding="utf-8")
+    return where
+
+
+def planned(source: Path, method: Method = YARN, **options: Any) -> extend.Extension:
+    return extend.plan(source, source.parent / "out", method, weights=Weights.NONE, **options)
+
+
+def extended(source: Path, destination: Path, method: Method = YARN, **options: Any) -> dict[str, Any]:
+    extend.apply(extend.plan(source, destination, method, **options))
+    return read_json(destination / "config.json")
+
+
+# --- numbers --------------------------------------------------------------------------------------------------------
+
+
+def test_qwen3_yarn_over_its_trained_length(tmp_path: Path) -> None:
+    source = folder(tmp_path / "a", model_type="qwen3", head_dim=128, hidden_size=1024, num_key_value_heads=2,
+                    max_position_embeddings=40960, rope_theta=1e6)  # fmt: skip
+    with pytest.raises(MethodError, match=r"40960, not a power of two.*--original"):
+        planned(source, factor=4.0)
+    plan = planned(source, factor=4.0, original=32768)
+    result = plan.result
+    assert (result.length, result.original_length, result.factor) == (131072, 32768, 4.0)
+    assert math.isclose(result.attention_factor, 1.1386294, rel_tol=1e-7)
+    assert math.isclose(plan.inv_freq[30], 1.064361e-3, rel_tol=1e-6)
+    assert plan.config["max_position_embeddings"] == 131072
+    assert plan.config["rope_parameters"] == {
+        "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768, "rope_theta": 1e6}  # fmt: skip
+
+
+def test_linear_is_composed_over_the_native_length(tmp_path: Path) -> None:
+    source = folder(tmp_path / "a", max_position_embeddings=16384, rope_scaling={"type": "linear", "factor": 4.0})
+    result = planned(source, LINEAR, to=32768).result
+    assert (result.factor, result.original_length, result.length) == (8.0, 4096, 32768)
+    assert "native-length" in {warning.code for warning in result.warnings}
+
+
+def test_a_linear_length_that_its_factor_does_not_divide_is_asked_about(tmp_path: Path) -> None:
+    source = folder(tmp_path / "a", max_position_embeddings=1000, rope_scaling={"type": "linear", "factor": 3.0})
+    with pytest.raises(MethodError, match=r"factor 3 does not divide the length 1000.*--original"):
+        planned(source, LINEAR, to=4000)
+
+
+@pytest.mark.parametrize(
+    ("theta", "head_dim", "golden"), [(1e4, 128, 40889.942), (5e5, 64, 2091468.3), (1e4, 8, 63496.04)]
+)
+def test_ntk_is_a_new_base_and_nothing_else(theta: float, head_dim: int, golden: float, tmp_path: Path) -> None:
+    source = folder(tmp_path / "a", rope_theta=theta, head_dim=head_dim)
+    plan = planned(source, NTK, factor=4.0)
+    assert math.isclose(plan.result.theta, golden, rel_tol=1e-6)
+    assert plan.config["rope_theta"] == plan.config["rope_parameters"]["rope_theta"] == plan.result.theta
+    assert plan.config["rope_parameters"]["rope_type"] == "default"
+    assert plan.config["rope_scaling"] is None
+    assert plan.config["max_position_embeddings"] == 256
+
+
+def test_a_second_ntk_is_over_the_native_base(tmp_path: Path) -> None:
+    source = folder(tmp_path / "a")
+    extended(source, tmp_path / "b", NTK, factor=2.0, weights=Weights.NONE)
+    again = extend.plan(tmp_path / "b", tmp_path / "c", NTK, factor=4.0, weights=Weights.NONE)
+    once = extend.plan(source, tmp_path / "c", NTK, factor=4.0, weights=Weights.NONE)
+    assert again.result.theta == once.result.theta
+    assert again.result.original_length == 64
+
+
+@given(
+    exponent=st.integers(5, 17), factor=st.floats(1.01, 64), head=st.sampled_from([8, 64, 80, 128]),
+    theta=st.floats(1e3, 1e8), method=st.sampled_from([YARN, LINEAR, NTK]),
+)  # fmt: skip
+@settings(max_examples=40)
+def test_any_extension_reads_back_as_what_it_reported(exponent, factor, head, theta, method, tmp_path_factory) -> None:
+    length = 2**exponent
+    if int(length * factor) <= length:
+        return
+    root = tmp_path_factory.mktemp("any")
+    source = folder(root / "a", max_position_embeddings=length, head_dim=head, rope_theta=theta)
+    plan = planned(source, method, factor=factor)
+    reading = read_model(json.loads(json.dumps(plan.config)))
+    assert reading.length == plan.result.length == int(length * factor)
+    scaling = reading.rotations[0].scaling
+    np.testing.assert_array_equal(scaling.inv_freq(head), plan.inv_freq)
+    assert scaling.attention_factor == plan.result.attention_factor
+    assert scaling.theta == plan.result.theta
+    slower = plan.inv_freq / read_model(read_json(source / "config.json")).rotations[0].scaling.inv_freq(head)
+    assert (slower <= 1 + 1e-12).all()
+    assert slower.min() >= 1 / factor * (1 - 1e-9)
+
+
+# --- the stock class computes with it -------------------------------------------------------------------------------
+
+EXTENDABLE = [
+    (name, method)
+    for name, entry in TINY.items()
+    for method in Method
+    if (methods := TABLE[entry.model_type].methods) is None or method.value in methods
+]
+
+
+def live(directory: Path) -> tuple[torch.Tensor, float, Any]:
+    """The inv_freq and attention factor that the loaded model computes with, and its config."""
+    model = tiny.load(directory)
+    module = next(m for m in model.modules() if type(m).__name__.endswith("RotaryEmbedding"))
+    return module.inv_freq.double(), float(module.attention_scaling), model.config
+
+
+@pytest.mark.parametrize("style", list(Style), ids=lambda style: style.value)
+@pytest.mark.parametrize(("name", "method"), EXTENDABLE, ids=lambda v: getattr(v, "value", v))
+def test_the_loaded_class_computes_the_planned_frequencies(name, method, style, checkpoint, tmp_path: Path) -> None:
+    source = checkpoint(name)
+    plan = extend.plan(source, tmp_path / "out", method, factor=4.0, style=style)
+    result = extend.apply(plan)
+    frequencies, attention, config = live(tmp_path / "out")
+    np.testing.assert_allclose(frequencies.numpy(), plan.inv_freq, rtol=2e-6)
+    assert math.isclose(attention, result.attention_factor, rel_tol=1e-6)
+    assert config.max_position_embeddings == result.length == 256
+    before, _, _ = live(source)
+    assert not torch.allclose(frequencies, before, rtol=1e-3)
+
+
+@pytest.mark.parametrize("style", list(Style), ids=lambda style: style.value)
+def test_a_checkpoint_of_version_4_is_extended_as_well(style: Style, own, tmp_path: Path) -> None:
+    for name, old in (
+        ("llama", {"rope_theta": 25000.0, "rope_scaling": None}),
+        ("gpt_neox", {"rotary_emb_base": 25000, "rotary_pct": 0.5}),
+        ("glm4", {"rope_theta": 25000.0, "partial_rotary_factor": 0.5}),
+    ):
+        source = own(name)
+        edit_json(source / "config.json", "rope_parameters", **old)
+        for method in (YARN, NTK):
+            out = tmp_path / f"{name}-{method.value}"
+            plan = extend.plan(source, out, method, factor=4.0, style=style)
+            extend.apply(plan)
+            frequencies, _, _ = live(out)
+            np.testing.assert_allclose(frequencies.numpy(), plan.inv_freq, rtol=2e-6, err_msg=f"{name} {method}")
+            assert read_model(read_json(out / "config.json")).length == 256
+
+
+def test_the_planned_frequencies_are_not_those_of_another_method(checkpoint, tmp_path: Path) -> None:
+    """The comparison with the live table can fail: the plans are far apart."""
+    plans = [extend.plan(checkpoint("llama"), tmp_path / "out", m, factor=4.0).inv_freq for m in (YARN, LINEAR, NTK)]
+    for a, b in ((0, 1), (0, 2), (1, 2)):
+        assert np.abs(plans[a] / plans[b] - 1).max() > 0.1
+
+
+# --- refusals -------------------------------------------------------------------------------------------------------
+
+LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+          "original_max_position_embeddings": 8192}  # fmt: skip
+
+
+@pytest.mark.parametrize("method", list(Method))
+def test_llama_3_1_is_not_scaled_twice_without_saying_so(method: Method, tmp_path: Path) -> None:
+    source = folder(tmp_path / "a", max_position_embeddings=131072, rope_theta=5e5, rope_scaling=LLAMA3)
+    with pytest.raises(MethodError, match=r"already extended by llama3 \(factor 8 over 8192 tokens\).*--replace") as e:
+        planned(source, method, to=262144)
+    assert e.value.fields == {"method": method.value, "existing": "llama3"}
+    replaced = planned(source, method, to=262144, replace_existing=True)
+    assert replaced.result.original_length == 8192
+    assert replaced.result.factor == 32.0
+    left = {**(replaced.config["rope_scaling"] or {}), **replaced.config["rope_parameters"]}
+    assert not {"low_freq_factor", "high_freq_factor"} & left.keys()
+
+
+@pytest.mark.parametrize(("first", "second"), [(YARN, LINEAR), (LINEAR, YARN), (NTK, YARN), (YARN, NTK)])
+def test_an_own_extension_is_not_stacked_on(first: Method, second: Method, tmp_path: Path) -> None:
+    source = folder(tmp_path / "a")
+    extended(source, tmp_path / "b", first, factor=2.0, weights=Weights.NONE)
+    with pytest.raises(MethodError, match=f"already extended by {first.value}"):
+        extend.plan(tmp_path / "b", tmp_path / "c", second, factor=4.0, weights=Weights.NONE)
+    replaced = extend.plan(
+        tmp_path / "b", tmp_path / "c", second, factor=4.0, weights=Weights.NONE, replace_existing=True
+    )
+    fresh = extend.plan(source, tmp_path / "c", second, factor=4.0, weights=Weights.NONE)
+    np.testing.assert_array_equal(replaced.inv_freq, fresh.inv_freq)
+    assert replaced.result.length == fresh.result.length == 256
+
+
+@pytest.mark.parametrize("options", [{}, {"to": 128, "factor": 2.0}])
+def test_both_or_none_of_length_and_factor(options: dict, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="--to, or the factor by --factor, one of them"):
+        planned(folder(tmp_path / "a"), **options)
+
+
+@pytest.mark.parametrize("factor", [0.5, 0.999, 0.0, -2.0, float("nan"), float("inf")])
+def test_a_factor_below_one_or_no_number(factor: float, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="at least 1"):
+        planned(folder(tmp_path / "a"), factor=factor)
+
+
+@pytest.mark.parametrize("options", [{"to": 32}, {"to": 64}, {"factor": 1.0}])
+def test_a_length_that_is_not_longer(options: dict, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="must be above the trained 64"):
+        planned(folder(tmp_path / "a"), **options)
+
+
+def test_a_length_below_the_current_one(tmp_path: Path) -> None:
+    source = folder(tmp_path / "a")
+    extended(source, tmp_path / "b", YARN, factor=4.0, weights=Weights.NONE)
+    with pytest.raises(UsageError, match="not below the current 256"):
+        extend.plan(tmp_path / "b", tmp_path / "c", YARN, to=128, weights=Weights.NONE)
+
+
+def test_an_original_below_one_that_the_config_contradicts(tmp_path: Path) -> None:
+    """--original larger than the configured length would make an extension of nothing."""
+    with pytest.raises((UsageError, MethodError)):
+        planned(folder(tmp_path / "a"), to=128, original=256)
+
+
+def test_what_a_class_cannot_take_is_refused_with_the_reason(checkpoint, tmp_path: Path) -> None:
+    for method in (YARN, LINEAR):
+        with pytest.raises(MethodError, match=r"cannot be had for phi3 .*renames any yarn block to longrope"):
+            extend.plan(checkpoint("phi3"), tmp_path / "out", method, factor=2.0)
+    for method in Method:
+        with pytest.raises(MethodError, match=r"cannot be had for gptj .*Methods that it can take: none"):
+            extend.plan(checkpoint("gptj"), tmp_path / "out", method, factor=2.0)
+
+
+def test_blocks_per_layer_type_are_refused_by_name(tmp_path: Path) -> None:
+    blocks = {"full_attention": {"rope_theta": 1e6}, "sliding_attention": {"rope_theta": 1e4}}
+    with pytest.raises(MethodError, match="full_attention, sliding_attention"):
+        planned(folder(tmp_path / "a", rope_theta=None, rope_parameters=blocks), factor=2.0)
+
+
+def test_a_composite_config_is_refused(tmp_path: Path) -> None:
+    source = folder(tmp_path / "a", text_config={k: v for k, v in LLAMA.items() if k != "model_type"})
+    with pytest.raises(MethodError, match="text_config"):
+        planned(source, factor=2.0)
+
+
+def test_conflicting_styles_are_refused_before_anything(tmp_path: Path) -> None:
+    source = folder(tmp_path / "a", rope_parameters={"rope_theta": 500000})
+    with pytest.raises(ConfigConflictError):
+        planned(source, factor=2.0)
+
+
+def test_an_output_that_is_there(tmp_path: Path) -> None:
+    source = folder(tmp_path / "a")
+    (tmp_path / "out").mkdir()
+    with pytest.raises(OutputExistsError):
+        planned(source, factor=2.0)
+
+
+# --- what survives --------------------------------------------------------------------------------------------------
+
+
+def test_an_explicit_attention_factor_survives_the_same_factor_only(tmp_path: Path) -> None:
+    block = {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 64, "attention_factor": 1.5}
+    source = folder(tmp_path / "a", max_position_embeddings=128, rope_scaling=block)
+    kept = planned(source, factor=2.0)
+    assert kept.config["rope_parameters"]["attention_factor"] == 1.5
+    assert kept.result.attention_factor == 1.5
+    changed = planned(source, factor=4.0)
+    assert "attention_factor" not in changed.config["rope_parameters"]
+    assert math.isclose(changed.result.attention_factor, 0.1 * math.log(4) + 1)
+    (warning,) = (w for w in changed.result.warnings if w.code == "attention-factor-dropped")
+    assert "1.5 was set for factor 2.0" in warning.message
+
+
+def test_settings_of_yarn_survive_a_new_factor(tmp_path: Path) -> None:
+    own = {"beta_fast": 16.0, "beta_slow": 2.0, "truncate": False, "mscale": 1.0, "mscale_all_dim": 0.7}
+    block = {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 64, **own}
+    plan = planned(folder(tmp_path / "a", max_position_embeddings=128, rope_scaling=block), factor=4.0)
+    assert own.items() <= plan.config["rope_parameters"].items()
+
+
+@pytest.mark.parametrize("method", list(Method))
+def test_mrope_sections_survive(method: Method, tmp_path: Path) -> None:
+    block = {"type": "mrope", "mrope_section": [2, 3, 3], "mrope_interleaved": True}
+    plan = planned(
+        folder(tmp_path / "a", model_type="qwen2", num_key_value_heads=2, rope_scaling=block), method, factor=2.0
+    )
+    for written in (plan.config["rope_parameters"], plan.config["rope_scaling"]):
+        if written is not None:
+            assert written["mrope_section"] == [2, 3, 3]
+            assert written["mrope_interleaved"] is True
+    assert read_model(plan.config).pairing is Pairing.HALF
+
+
+def test_other_keys_and_the_order_of_the_config_survive(tmp_path: Path) -> None:
+    source = folder(tmp_path / "a", custom={"deep": [1, None]}, vocab_size=5)
+    written = extended(source, tmp_path / "b", factor=2.0, weights=Weights.NONE)
+    before = read_json(source / "config.json")
+    ours = {"rope_theta", "rope_scaling", "rope_parameters", "max_position_embeddings", "ropetool"}
+    assert {k: v for k, v in written.items() if k not in ours} == {k: v for k, v in before.items() if k not in ours}
+    kept = [k for k in written if k not in ours]
+    assert kept == [k for k in before if k not in ours]
+
+
+def test_the_layout_survives_an_extension(checkpoint, tmp_path: Path) -> None:
+    convert.apply(convert.plan(checkpoint("llama"), tmp_path / "there", Pairing.INTERLEAVED))
+    written = extended(tmp_path / "there", tmp_path / "longer", factor=2.0)
+    assert written["ropetool"]["pairing"] == "interleaved"
+    assert read_model(written).pairing is Pairing.INTERLEAVED
+    convert.apply(convert.plan(tmp_path / "longer", tmp_path / "back", Pairing.HALF))
+    back = read_json(tmp_path / "back" / "config.json")
+    assert back["ropetool"]["extension"] == written["ropetool"]["extension"]
+    assert digest(tmp_path / "back" / "model.safetensors") == digest(checkpoint("llama") / "model.safetensors")
+
+
+# --- again, and undo ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("style", list(Style), ids=lambda style: style.value)
+@pytest.mark.parametrize("method", list(Method))
+def test_a_second_identical_run_changes_nothing(method: Method, style: Style, checkpoint, tmp_path: Path) -> None:
+    extended(checkpoint("llama"), tmp_path / "once", method, to=256, style=style)
+    plan = extend.plan(tmp_path / "once", tmp_path / "twice", method, to=256, style=style)
+    assert plan.result.changed == ()
+    extend.apply(plan)
+    assert (tmp_path / "twice" / "config.json").read_bytes() == (tmp_path / "once" / "config.json").read_bytes()
+
+
+@pytest.mark.parametrize("style", list(Style), ids=lambda style: style.value)
+@pytest.mark.parametrize("method", list(Method))
+@pytest.mark.parametrize("old", [
+    {}, {"rope_theta": None, "rope_parameters": {"rope_theta": 5e5, "rope_type": "default"}},
+    {"original_max_position_embeddings": 64}, {"max_sequence_length": 64, "seq_length": 64},
+])  # fmt: skip
+def test_the_marker_holds_what_undoes_it(method: Method, style: Style, old: dict, tmp_path: Path) -> None:
+    """Take away every key that the extension reports as changed, put back what it kept: the source again."""
+    source = folder(tmp_path / "a", **old)
+    plan = planned(source, method, factor=2.0, style=style)
+    before = read_json(source / "config.json")
+    entry = plan.config["ropetool"]["extension"]
+    assert (entry["method"], entry["factor"], entry["original_length"]) == (method.value, 2.0, 64)
+    touched = {change.key for change in plan.result.changed} | {"ropetool"}
+    undone = {**{k: v for k, v in plan.config.items() if k not in touched}, **entry["undo"]}
+    assert {k: v for k, v in undone.items() if v is not None} == {k: v for k, v in before.items() if v is not None}
+
+
+def test_a_further_extension_undoes_to_the_first_source(tmp_path: Path) -> None:
+    source = folder(tmp_path / "a")
+    extended(source, tmp_path / "b", factor=2.0, weights=Weights.NONE)
+    further = extend.plan(tmp_path / "b", tmp_path / "c", YARN, factor=8.0, weights=Weights.NONE)
+    undo = further.config["ropetool"]["extension"]["undo"]
+    assert undo["max_position_embeddings"] == 64
+    assert "rope_scaling" not in undo or undo["rope_scaling"] is None
+
+
+def test_undo_reaches_over_a_replaced_method(tmp_path: Path) -> None:
+    """YaRN leaves the base alone, the NTK base that replaces it does not: the first base must still be known."""
+    source = folder(tmp_path / "a")
+    extended(source, tmp_path / "b", factor=2.0, weights=Weights.NONE)
+    replaced = extend.plan(tmp_path / "b", tmp_path / "c", NTK, factor=4.0, weights=Weights.NONE, replace_existing=True)
+    assert replaced.config["ropetool"]["extension"]["undo"]["rope_theta"] == 10000.0
+
+
+# --- lengths elsewhere ----------------------------------------------------------------------------------------------
+
+
+def side(source: Path, name: str, **content: Any) -> None:
+    (source / name).write_text(json.dumps(content), encoding="utf-8")
+
+
+def test_the_tokenizer_and_the_generation_limit_follow(tmp_path: Path) -> None:
+    source = folder(tmp_path / "a")
+    side(source, "tokenizer_config.json", model_max_length=64, padding_side="left")
+    side(source, "generation_config.json", max_length=64, temperature=0.6)
+    extended(source, tmp_path / "b", factor=4.0, weights=Weights.NONE)
+    assert read_json(tmp_path / "b" / "tokenizer_config.json") == {"model_max_length": 256, "padding_side": "left"}
+    assert read_json(tmp_path / "b" / "generation_config.json") == {"max_length": 256, "temperature": 0.6}
+    changed = [(c.file, c.key, c.old, c.new) for c in planned(source, factor=4.0).result.changed]
+    assert ("tokenizer_config.json", "model_max_length", 64, 256) in changed
+    assert ("generation_config.json", "max_length", 64, 256) in changed
+    assert ("config.json", "max_position_embeddings", 64, 256) in changed
+
+
+@pytest.mark.parametrize("value", [10**30, 1000, None, "64", True])
+def test_a_tokenizer_without_a_limit_or_with_a_larger_one_stays(value: object, tmp_path: Path) -> None:
+    source = folder(tmp_path / "a")
+    side(source, "tokenizer_config.json", model_max_length=value)
+    before = (source / "tokenizer_config.json").read_bytes()
+    extended(source, tmp_path / "b", factor=4.0, weights=Weights.NONE)
+    assert (tmp_path / "b" / "tokenizer_config.json").read_bytes() == before
+
+
+def test_the_sentinel_as_a_float_stays(tmp_path: Path) -> None:
+    source = folder(tmp_path / "a")
+    (source / "tokenizer_config.json").write_text('{"model_max_length": 1e30}', encoding="utf-8")
+    extended(source, tmp_path / "b", factor=4.0, weights=Weights.NONE)
+    assert (tmp_path / "b" / "tokenizer_config.json").read_text(encoding="utf-8") == '{"model_max_length": 1e30}'
+
+
+def test_a_generation_limit_that_was_meant_stays(tmp_path: Path) -> None:
+    source = folder(tmp_path / "a")
+    side(source, "generation_config.json", max_length=20)
+    extended(source, tmp_path / "b", factor=4.0, weights=Weights.NONE)
+    assert read_json(tmp_path / "b" / "generation_config.json") == {"max_length": 20}
+
+
+def test_other_names_of_the_length_follow_where_they_held_the_same(tmp_path: Path) -> None:
+    plan = planned(folder(tmp_path / "a", max_sequence_length=64, seq_length=32), factor=4.0)
+    assert plan.config["max_sequence_length"] == 256
+    assert plan.config["seq_length"] == 32
+
+
+def test_windows_and_truncations_are_named_not_changed(tmp_path: Path) -> None:
+    source = folder(tmp_path / "a", model_type="mistral", sliding_window=48)
+    side(source, "tokenizer.json", version="1.0", truncation={"direction": "Right", "max_length": 64}, model={})
+    plan = planned(source, factor=4.0)
+    said = {w.code: w.message for w in plan.result.warnings}
+    assert "48 tokens" in said["sliding-window"]
+    assert "truncates at 64" in said["tokenizer-truncates"]
+    assert plan.config["sliding_window"] == 48
+
+
+def test_a_window_that_the_class_does_not_use_is_not_named(tmp_path: Path) -> None:
+    source = folder(
+        tmp_path / "a", model_type="qwen2", num_key_value_heads=2, sliding_window=48, use_sliding_window=False
+    )
+    assert "sliding-window" not in {w.code for w in planned(source, factor=4.0).result.warnings}
+
+
+@pytest.mark.parametrize(("factor", "warned"), [(8.0, False), (8.5, True), (32.0, True)])
+def test_a_large_factor_is_warned_about(factor: float, warned: bool, tmp_path: Path) -> None:
+    codes = {w.code for w in planned(folder(tmp_path / "a"), factor=factor).result.warnings}
+    assert ("large-factor" in codes) is warned
+
+
+# --- weights --------------------------------------------------------------------------------------------------------
+
+
+def test_linked_copied_or_none(checkpoint, tmp_path: Path) -> None:
+    source = checkpoint("llama")
+    for weights, same_file in ((Weights.LINK, True), (Weights.COPY, False)):
+        out = tmp_path / weights.value
+        result = extend.apply(extend.plan(source, out, YARN, factor=2.0, weights=weights))
+        assert (out / "model.safetensors").samefile(source / "model.safetensors") is same_file
+        assert digest(out / "model.safetensors") == digest(source / "model.safetensors")
+        assert ("weights-linked" in {w.code for w in result.warnings}) is same_file
+    extend.apply(extend.plan(source, tmp_path / "none", YARN, factor=2.0, weights=Weights.NONE))
+    assert sorted(p.name for p in (tmp_path / "none").iterdir()) == sorted(
+        p.name for p in source.iterdir() if p.suffix != ".safetensors"
+    )
+
+
+def test_none_leaves_the_weights_without_naming_them_as_side_files(tmp_path: Path) -> None:
+    source = tiny.save(tiny.model_of("llama"), tmp_path / "source", max_shard_size="60KB")
+    extend.apply(extend.plan(source, tmp_path / "out", YARN, factor=2.0, weights=Weights.NONE))
+    left = {p.name for p in (tmp_path / "out").iterdir()}
+    assert not {name for name in left if "safetensors" in name}, "an index without its shards is a broken checkpoint"
+
+
+def test_where_links_cannot_be_made_the_weights_are_copied(checkpoint, tmp_path: Path, monkeypatch) -> None:
+    def refuse(*arguments: object) -> None:
+        raise OSError(18, "Invalid cross-device link")
+
+    monkeypatch.setattr("os.link", refuse)
+    result = extend.apply(extend.plan(checkpoint("llama"), tmp_path / "out", YARN, factor=2.0))
+    assert digest(tmp_path / "out" / "model.safetensors") == digest(checkpoint("llama") / "model.safetensors")
+    assert not (tmp_path / "out" / "model.safetensors").samefile(checkpoint("llama") / "model.safetensors")
+    assert result.output == str(tmp_path / "out")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("weights", [Weights.LINK, Weights.COPY])
+def test_saved_frequencies_do_not_stay_stale(dtype, weights: Weights, own, tmp_path: Path) -> None:
+    source = own("llama")
+    old = 10000.0 ** (-torch.arange(0, 16, 2).double() / 16)
+    names = [f"model.layers.{layer}.self_attn.rotary_emb.inv_freq" for layer in (0, 1)]
+    tensors = load_file(source / "model.safetensors") | {name: old.to(dtype) for name in names}
+    save_file(tensors, source / "model.safetensors", metadata={"format": "pt"})
+    before = snapshot(source)
+    plan = extend.plan(source, tmp_path / "out", YARN, factor=4.0, weights=weights)
+    extend.apply(plan)
+    after = load_file(tmp_path / "out" / "model.safetensors")
+    for name in names:
+        assert torch.equal(after[name], torch.from_numpy(plan.inv_freq).to(torch.float32).to(dtype))
+    assert all(torch.equal(after[n], tensors[n]) for n in tensors if n not in names)
+    assert snapshot(source) == before, "a linked file would have been written through"
+
+
+def test_saved_frequencies_of_another_shape_are_refused_and_nothing_stays(own, tmp_path: Path) -> None:
+    source = own("llama")
+    tensors = load_file(source / "model.safetensors") | {"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(4)}
+    save_file(tensors, source / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ShapeError, match=r"inv_freq holds F32\[4\]"):
+        extend.apply(extend.plan(source, tmp_path / "out", YARN, factor=4.0))
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_source_stays_as_it_was(checkpoint, tmp_path: Path) -> None:
+    before = snapshot(checkpoint("qwen3"))
+    for method in Method:
+        extended(checkpoint("qwen3"), tmp_path / method.value, method, factor=2.0)
+    assert snapshot(checkpoint("qwen3")) == before
+
+
+# --- engines --------------------------------------------------------------------------------------------------------
+
+
+def test_the_flags_of_engines_hold_the_numbers(tmp_path: Path) -> None:
+    source = folder(tmp_path / "a", max_position_embeddings=4096)
+    for method, wanted in (
+        (YARN, "--rope-scaling yarn --rope-scale 4 --yarn-orig-ctx 4096 -c 16384"),
+        (LINEAR, "--rope-scaling linear --rope-scale 4 -c 16384"),
+        (NTK, f"--rope-freq-base {10000 * 4 ** (16 / 14):.10g} -c 16384"),
+    ):
+        flags = {e.engine: e.flags for e in planned(source, method, factor=4.0).result.engines}
+        assert flags["llama.cpp"] == wanted
+        assert flags["vllm"] == "--max-model-len 16384"
+        assert flags["sglang"] == "--context-length 16384"
+        assert flags["transformers"] == ""
