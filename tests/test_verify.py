@@ -165,7 +165,7 @@ def test_an_extension_passes_and_its_live_frequencies_are_the_planned(checkpoint
 
 
 def test_an_extension_of_a_converted_checkpoint_is_held_against_its_source(checkpoint, tmp_path):
-    """The stock class cannot run it, so its weights are compared under the source's frequencies; a fault still shows."""
+    """The stock class cannot run it, so its weights are compared under the frequencies of the source."""
     source, middle, out = checkpoint("llama"), tmp_path / "middle", tmp_path / "out"
     converted(source, middle)
     extend.apply(extend.plan(middle, out, extend.Method.YARN, factor=4.0, weights=Weights.COPY))
