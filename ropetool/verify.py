@@ -209,11 +209,15 @@ def _token_ids(side: Side, tokens: int | None, text: str | None) -> Tensor:
     return torch.randint(vocabulary, (wanted,), generator=torch.Generator().manual_seed(SEED))
 
 
-def _rotary(reading: Reading, pairing: Pairing) -> Rotary:
+def _rotaries(reading: Reading, pairing: Pairing) -> dict[str, Rotary]:
     from ropetool.models.rotary import Rotary
 
-    rotation = reading.rotations[0]
-    return Rotary(pairing, rotation.scaling, reading.geometry.rope_start, rotary_dim_of(reading, rotation))
+    return {
+        rotation.layers: Rotary(
+            pairing, rotation.scaling, reading.geometry.rope_start, rotary_dim_of(reading, rotation)
+        )
+        for rotation in reading.rotations
+    }
 
 
 def _forward_passes(
@@ -253,8 +257,8 @@ def _by_reference(runner: Runner, side: Side, rotation: Side, ids: Tensor, pairi
     """The logits of ``side`` in layout ``pairing``, with the frequencies that the config of ``rotation`` means."""
     from ropetool.models.run import logits, reference_rotation
 
-    rotary, family = _rotary(rotation.reading, pairing), side.reading.family
-    with reference_rotation(runner, rotary, side.reading.nope_layers, family.pairing_key):
+    rotaries, family = _rotaries(rotation.reading, pairing), side.reading.family
+    with reference_rotation(runner, rotaries, side.reading.nope_layers, family.pairing_key):
         return logits(runner, ids)
 
 
@@ -266,16 +270,18 @@ def _frequency_checks(runner: Runner, a: Side, b: Side) -> Iterator[Check]:
 
     live = live_frequencies(runner.model)
     planned, old = (
-        torch.from_numpy(s.reading.rotations[0].scaling.inv_freq(rotary_dim_of(s.reading, s.reading.rotations[0])))
+        {r.layers: torch.from_numpy(r.scaling.inv_freq(rotary_dim_of(s.reading, r))) for r in s.reading.rotations}
         for s in (b, a)
     )
-    apart = max((float(((f - planned) / planned).abs().max()) for f in live), default=math.inf)
+    apart = max(
+        float((live[k] - planned[k]).abs().max() / planned[k].max()) if k in live else math.inf for k in planned
+    )
     yield Check(
         "frequencies-live",
         apart < 1e-5,
         f"the model's live frequencies are within {apart:.1e} of those that config.json means",
     )
-    changed = bool(live) and any(not torch.allclose(f, old, rtol=1e-5, atol=0) for f in live)
+    changed = any(not torch.allclose(live[k], old[k], rtol=1e-5, atol=0) for k in live.keys() & old.keys())
     yield Check(
         "frequencies-changed",
         changed,

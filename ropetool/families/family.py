@@ -52,13 +52,26 @@ class Nope:
 
 
 @dataclass(frozen=True)
+class LocalRope:
+    """A second rotation for the layers of one type, beside that of the full-attention layers; it is never scaled.
+
+    ``theta_key`` is the top-level key of its base in configs of the version-4 style.
+    """
+
+    layer_type: str
+    theta_key: str
+    theta_default: float
+
+
+@dataclass(frozen=True)
 class Family:
     """One row. ``stays`` are the modules (or buffers) of the attention that never move.
 
     ``defaults`` are the values that the class itself uses where config.json lacks the key. ``pairing_key`` is a
     config key that the class obeys: true means interleaved. ``methods`` limits the scaling methods that the class
     can take, with ``methods_reason``. ``theta_keys`` are the top-level names of the base, the one to write first; none:
-    the class has it fixed. ``nope`` tells which layers the class does not rotate.
+    the class has it fixed. ``nope`` tells which layers the class does not rotate, ``local`` of a second rotation for
+    the layers of one type.
     """
 
     model_type: str
@@ -74,6 +87,7 @@ class Family:
     methods: frozenset[str] | None = None
     methods_reason: str = ""
     nope: Nope | None = None
+    local: LocalRope | None = None
 
     @property
     def projections(self) -> tuple[str, ...]:

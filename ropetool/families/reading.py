@@ -6,10 +6,10 @@ Every verb starts here, so that all of them mean the same thing by the same chec
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from ropetool.checkpoint.config import BLOCKS, RopeBlock, count, marker, rope_blocks, text_config
+from ropetool.checkpoint.config import ALL_LAYERS, BLOCKS, RopeBlock, count, marker, number, rope_blocks, text_config
 from ropetool.errors import ConfigError, NoRotaryError, UnknownFamilyError
 from ropetool.families.family import Family, Nope
 from ropetool.families.geometry import CLASS_DEFAULT, Geometry, read_geometry
@@ -17,6 +17,8 @@ from ropetool.families.schemes import scheme_of
 from ropetool.families.table import TABLE
 from ropetool.rope.frequencies import Proportional, Scaling, scaling_from_block
 from ropetool.rope.pairing import Pairing
+
+FULL_ATTENTION = "full_attention"
 
 
 @dataclass(frozen=True)
@@ -95,7 +97,7 @@ def read_model(config: Mapping[str, Any]) -> Reading:
     model_type = config.get("model_type")
     family = family_of(config)
     text = text_config(config)
-    blocks = rope_blocks(text, family.theta_keys)
+    blocks = _blocks(text, family)
     _check_named_scaling(text, family)
     geometry = read_geometry(text, blocks[0], family.keys, family.defaults)
     length = count(text, family.keys.length)
@@ -110,6 +112,36 @@ def read_model(config: Mapping[str, Any]) -> Reading:
         str(model_type), family, text, geometry, rotations, length, class_pairing,
         Pairing(evidence[0].says), nope_layers(text, family.nope), evidence, tuple(warnings),
     )  # fmt: skip
+
+
+def _blocks(config: Mapping[str, Any], family: Family) -> tuple[RopeBlock, ...]:
+    """One block per rotation that the class has, the full-attention layers' first."""
+    blocks = rope_blocks(config, family.theta_keys)
+    flat = blocks[0].layers == ALL_LAYERS
+    if family.local is None:
+        if not flat:
+            raise ConfigError(
+                f"{BLOCKS[0]} has a block for each kind of layer, but the class of {family.model_type} reads one flat "
+                f"block; write that",
+                key=BLOCKS[0],
+            )
+        return blocks
+    local = family.local
+    if not flat:
+        by_layers = {block.layers: block for block in blocks}
+        return tuple(by_layers.get(layers, RopeBlock(layers, {}, {})) for layers in (FULL_ATTENTION, local.layer_type))
+    if config.get(BLOCKS[0]):
+        raise ConfigError(
+            f"{BLOCKS[0]} is flat, but the class of {family.model_type} reads a block for each kind of layer "
+            f"({FULL_ATTENTION} and {local.layer_type}) and would ignore it without a word; nest it",
+            key=BLOCKS[0],
+        )
+    theta = number(config, local.theta_key)
+    values = {} if theta is None else {"rope_theta": theta}
+    return (
+        replace(blocks[0], layers=FULL_ATTENTION),
+        RopeBlock(local.layer_type, values, dict.fromkeys(values, local.theta_key)),
+    )
 
 
 def _check_named_scaling(config: Mapping[str, Any], family: Family) -> None:
@@ -156,7 +188,8 @@ def _rotation(
         )
         theta, source = None, CLASS_DEFAULT
     if theta is None:
-        theta = family.theta_default
+        local = family.local if family.local and family.local.layer_type == block.layers else None
+        theta = local.theta_default if local else family.theta_default
         null = [key for key in family.theta_keys if key in config and config[key] is None]
         said = f"{null[0]} is null in config.json" if null else f"config.json has no {' or '.join(family.theta_keys)}"
         if family.theta_keys:

@@ -20,6 +20,7 @@ from ropetool.families.family import (
     ROTARY,
     Family,
     K,
+    LocalRope,
     Moved,
     Nope,
     Q,
@@ -134,6 +135,17 @@ def _half() -> Iterator[Family]:
     yield from _group("minicpm3", HALF, MLA, MLA_STAYS, ROTATE_HALF, keys=MLA_KEYS)
 
 
+def _two_rotations() -> Iterator[Family]:
+    yield from _group(
+        "gemma3_text", HALF, SEPARATE + HEAD_NORMS, V_O, f"{ROTATE_HALF}, another base in sliding layers",
+        local=LocalRope("sliding_attention", "rope_local_base_freq", 10000.0), defaults={"rope_theta": 1000000.0},
+    )  # fmt: skip
+    yield from _group(
+        "olmo3", HALF, SEPARATE + FULL_NORMS, V_O, f"{ROTATE_HALF}; only full-attention layers are scaled",
+        local=LocalRope("sliding_attention", "rope_theta", 500000.0), defaults={"rope_theta": 500000.0},
+    )  # fmt: skip
+
+
 def _half_fused() -> Iterator[Family]:
     yield from _group(
         "gpt_neox", HALF, (Moved("query_key_value", PER_HEAD_QKV, "qk"),),
@@ -188,4 +200,6 @@ def _interleaved() -> Iterator[Family]:
     )  # fmt: skip
 
 
-TABLE: Mapping[str, Family] = {row.model_type: row for row in (*_half(), *_half_fused(), *_interleaved())}
+TABLE: Mapping[str, Family] = {
+    row.model_type: row for row in (*_half(), *_two_rotations(), *_half_fused(), *_interleaved())
+}

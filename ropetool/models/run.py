@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ropetool.checkpoint.config import ALL_LAYERS
 from ropetool.errors import CheckpointError, UnsupportedError, UsageError
 from ropetool.models.options import Device, DType
 from ropetool.models.rotary import Rotary
@@ -131,10 +132,16 @@ def rotary_modules(model: nn.Module) -> tuple[nn.Module, ...]:
     return tuple(m for m in model.modules() if type(m).__name__.endswith("RotaryEmbedding"))
 
 
-def live_frequencies(model: nn.Module) -> tuple[Tensor, ...]:
-    """The inv_freq buffers in the model, as loaded, in float64 on the CPU."""
-    found = (getattr(module, "inv_freq", None) for module in rotary_modules(model))
-    return tuple(tensor.detach().cpu().double() for tensor in found if isinstance(tensor, Tensor))
+def live_frequencies(model: nn.Module) -> dict[str, Tensor]:
+    """The inv_freq buffers in the model as loaded, float64 on the CPU, by kind of layer; ``all`` where they are one."""
+    suffix = "inv_freq"
+    found = {}
+    for module in rotary_modules(model):
+        for name, buffer in module.named_buffers(recurse=False):
+            layers = name.removesuffix(suffix).strip("_")
+            if name.endswith(suffix) and not layers.endswith(("original", "long")):
+                found[layers or ALL_LAYERS] = buffer.detach().cpu().double()
+    return found
 
 
 def _identity_tables(module: nn.Module) -> Any:
@@ -155,15 +162,16 @@ def _identity_tables(module: nn.Module) -> Any:
     return forward
 
 
-def _reference_attention(rotary: Rotary, nope_layers: frozenset[int]) -> Any:
+def _reference_attention(rotaries: Mapping[str, Rotary], nope_layers: frozenset[int]) -> Any:
     """An attention function that rotates q and k by definition, then calls the class's own eager attention."""
 
     def attention(
-        module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **kwargs: Any
+        module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **kwargs: Any
     ) -> tuple[Tensor, Tensor | None]:
         tokens, context = query.shape[-2], key.shape[-2]
         positions = torch.arange(context)
         if not nope_layers or module.layer_idx not in nope_layers:
+            rotary = rotaries.get(ALL_LAYERS) or rotaries[module.config.layer_types[module.layer_idx]]
             query = rotary.rotate(query, positions[context - tokens :])
             key = rotary.rotate(key, positions)
         eager = sys.modules[type(module).__module__].eager_attention_forward
@@ -175,9 +183,14 @@ def _reference_attention(rotary: Rotary, nope_layers: frozenset[int]) -> Any:
 
 @contextlib.contextmanager
 def reference_rotation(
-    runner: Runner, rotary: Rotary, nope_layers: frozenset[int] = frozenset(), in_order_key: str | None = None
+    runner: Runner,
+    rotaries: Mapping[str, Rotary],
+    nope_layers: frozenset[int] = frozenset(),
+    in_order_key: str | None = None,
 ) -> Iterator[None]:
-    """Within the block the model rotates by ``rotary`` instead of by its own code, and in ``nope_layers`` not at all.
+    """Within the block the model rotates by ``rotaries`` instead of by its own code, and in ``nope_layers`` not at all.
+
+    ``rotaries`` has one entry per kind of layer (a name of the config's ``layer_types``), or one for ``all``.
 
     ``in_order_key`` is a config key by which the class reorders slots for the interleaved layout (DeepSeek); it is
     set false, so that q and k arrive in the order of the weights. Raises `UnsupportedError` for a class whose
@@ -193,7 +206,7 @@ def reference_rotation(
             f"{type(model).__name__} makes its rotary tables in no module of its own, so it cannot be run in another "
             f"layout; a newer transformers may do so"
         )
-    AttentionInterface.register(REFERENCE, _reference_attention(rotary, nope_layers))
+    AttentionInterface.register(REFERENCE, _reference_attention(rotaries, nope_layers))
     AttentionMaskInterface.register(REFERENCE, eager_mask)
     before = config._attn_implementation
     order = getattr(config, in_order_key) if in_order_key else None
