@@ -160,22 +160,36 @@ def test_deepseek_in_the_wrong_layout_is_far_off(checkpoint, own) -> None:
     assert float((before - after).abs().max()) > 0.5
 
 
-TWINS = (("llama", "ernie4_5", {"use_bias": False}), ("mistral", "ernie4_5", {"use_bias": False}))
+# The type, its twin of the other layout, what the source's config says, and the keys that the twin names otherwise.
+TWINS = (
+    ("llama", "ernie4_5", {"attention_bias": False}, {"use_bias": False}),
+    ("mistral", "ernie4_5", {"sliding_window": None}, {"use_bias": False}),
+    ("helium", "llama", {"attention_bias": False}, {"mlp_bias": False}),
+)
 
 
-@pytest.mark.parametrize(("name", "twin", "changes"), TWINS, ids=lambda v: v if isinstance(v, str) else "")
-def test_another_stock_class_of_the_other_layout_gives_the_same_logits(name, twin, changes, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "twin", "extra", "changes"), TWINS, ids=lambda v: v if isinstance(v, str) else "")
+def test_another_stock_class_of_the_other_layout_gives_the_same_logits(
+    name, twin, extra, changes, tmp_path: Path
+) -> None:
     """ernie4_5 is a llama that turns adjacent rows: transformers itself runs both sides."""
-    extra = {"attention_bias": False} if name == "llama" else {"sliding_window": None}
     source = tiny.save(tiny.model_of(name, **extra), tmp_path / "source")
-    there = converted(source, tmp_path / "there", INTERLEAVED)
+    there = converted(source, tmp_path / "there", TABLE[twin].pairing)
     edit_json(there / "config.json", "architectures", "ropetool", model_type=twin, **changes)
     unmoved = shutil.copytree(source, tmp_path / "unmoved")
     edit_json(unmoved / "config.json", "architectures", model_type=twin, **changes)
     want = tiny.logits(tiny.load(source))
-    assert type(tiny.load(there)).__name__ == "Ernie4_5ForCausalLM"
+    assert tiny.load(there).config.model_type == twin
+    assert twin in TABLE[name].twins
     assert float((tiny.logits(tiny.load(there)) - want).abs().max()) < 2e-4
     assert float((tiny.logits(tiny.load(unmoved)) - want).abs().max()) > 0.5
+
+
+def test_twins_have_the_other_layout_and_know_each_other() -> None:
+    for row in TABLE.values():
+        for twin in row.twins:
+            assert TABLE[twin].pairing is row.pairing.other
+            assert row.model_type in TABLE[twin].twins
 
 
 # --- which layout it has --------------------------------------------------------------------------------------------

@@ -71,7 +71,7 @@ class Family:
     config key that the class obeys: true means interleaved. ``methods`` limits the scaling methods that the class
     can take, with ``methods_reason``. ``theta_keys`` are the top-level names of the base, the one to write first; none:
     the class has it fixed. ``nope`` tells which layers the class does not rotate, ``local`` of a second rotation for
-    the layers of one type.
+    the layers of one type. ``twins`` are types whose class is the same but for the layout, tensor names included.
     """
 
     model_type: str
@@ -88,6 +88,7 @@ class Family:
     methods_reason: str = ""
     nope: Nope | None = None
     local: LocalRope | None = None
+    twins: tuple[str, ...] = ()
 
     @property
     def projections(self) -> tuple[str, ...]:

@@ -129,7 +129,8 @@ def _blocks(config: Mapping[str, Any], family: Family) -> tuple[RopeBlock, ...]:
     local = family.local
     if not flat:
         by_layers = {block.layers: block for block in blocks}
-        return tuple(by_layers.get(layers, RopeBlock(layers, {}, {})) for layers in (FULL_ATTENTION, local.layer_type))
+        kinds = ((FULL_ATTENTION, family.theta_keys[0]), (local.layer_type, local.theta_key))
+        return tuple(_with_top_level_theta(by_layers.get(kind), kind, config, key) for kind, key in kinds)
     if config.get(BLOCKS[0]):
         raise ConfigError(
             f"{BLOCKS[0]} is flat, but the class of {family.model_type} reads a block for each kind of layer "
@@ -142,6 +143,15 @@ def _blocks(config: Mapping[str, Any], family: Family) -> tuple[RopeBlock, ...]:
         replace(blocks[0], layers=FULL_ATTENTION),
         RopeBlock(local.layer_type, values, dict.fromkeys(values, local.theta_key)),
     )
+
+
+def _with_top_level_theta(block: RopeBlock | None, layers: str, config: Mapping[str, Any], key: str) -> RopeBlock:
+    """A nested block; one without a base of its own takes it from the top level, as the class does."""
+    block = block or RopeBlock(layers, {}, {})
+    theta = number(config, key)
+    if theta is None or "rope_theta" in block.values:
+        return block
+    return RopeBlock(layers, {**block.values, "rope_theta": theta}, {**block.sources, "rope_theta": key})
 
 
 def _check_named_scaling(config: Mapping[str, Any], family: Family) -> None:

@@ -65,6 +65,16 @@ ROTATE_HALF = "rotate_half over the two halves of the rotary span"
 ADJACENT = "rotate_half takes x[..., 0::2] and x[..., 1::2]"
 
 
+# The same model but for the layout, with the same tensor names: [ran] loaded by stock code after a conversion.
+# mistral only without a sliding window, helium only where heads x head_dim is the hidden size.
+TWINS: Mapping[str, tuple[str, ...]] = {
+    "llama": ("ernie4_5", "helium"),
+    "mistral": ("ernie4_5",),
+    "ernie4_5": ("llama", "mistral"),
+    "helium": ("llama",),
+}
+
+
 def _group(
     types: str, pairing: Pairing, moves: tuple[Moved, ...], stays: tuple[str, ...], what: str, **shared: Any
 ) -> Iterator[Family]:
@@ -74,7 +84,16 @@ def _group(
         facts = dict(CLASSES[model_type])
         module = facts.pop("module")
         source = f"{module}/modeling_{module}.py: {what}"
-        yield Family(model_type, pairing, moves, stays, source, defaults={**facts, **own}, **shared)
+        yield Family(
+            model_type,
+            pairing,
+            moves,
+            stays,
+            source,
+            defaults={**facts, **own},
+            twins=TWINS.get(model_type, ()),
+            **shared,
+        )
 
 
 def _half() -> Iterator[Family]:
