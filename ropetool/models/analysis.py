@@ -1,0 +1,375 @@
+"""From a captured pass to reports: where each row lands, with which partner, at what angle."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from ropetool.models import capture as cap
+from ropetool.models.probe import (
+    AttentionReport,
+    NormReport,
+    Part,
+    ProjectionReport,
+    Role,
+    angle_error_rad,
+)
+from ropetool.rope.pairing import Pairing
+
+_RELATIVE = 1e-9
+_ANGLE_TOLERANCE_RAD = 2e-3
+
+
+class Unreadable(Exception):
+    """What a module did does not fit the picture of a rotation by pairs; the message says what."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of a projection: its role, the heads it reaches, and its slot there."""
+
+    role: Role
+    heads: tuple[int, ...] = ()
+    slot: int = -1
+    partner: int | None = None
+    angle_rad: float = 0.0
+    length: float = 1.0
+
+
+@dataclass(frozen=True)
+class Rotation:
+    """What the heads of one module have in common."""
+
+    pairing: Pairing
+    rope_dim: int
+    rope_start: int
+    inv_freq: tuple[float, ...]
+    length: float
+
+
+def read(
+    model: Any, inputs: Callable[[int], Mapping[str, Any]] | None
+) -> tuple[list[AttentionReport], str | None]:
+    """All attention modules of ``model``, each with its own ``unread``; or nothing, and the reason."""
+    inputs = inputs or _token_inputs(model)
+    training = model.training
+    model.eval()
+    try:
+        found = cap.run(model, inputs, {}, 1.0)
+        modules = dict(model.named_modules())
+        roots = list(dict.fromkeys(c.module for c in found.calls if c.module in modules))
+        if not roots:
+            return [], "no module was seen doing attention"
+        projections = _projections(modules, roots)
+        seen = cap.run(model, inputs, projections, 1.0)
+        double = cap.run(model, inputs, projections, 2.0)
+    except Exception as error:  # noqa: BLE001 - any model code may raise anything; it is reported as unread
+        return [], f"the forward pass failed: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+    finally:
+        model.train(training)
+    reports = []
+    for call, twice in zip(seen.calls, double.calls, strict=True):
+        reports.append(_report(model, modules, seen, call, twice))
+    return list(dict.fromkeys(reports)), None
+
+
+def _token_inputs(model: Any) -> Callable[[int], Mapping[str, Any]]:
+    vocabulary = model.get_input_embeddings().weight.shape[0]
+    generator = torch.Generator().manual_seed(0)
+    ids = torch.randint(2, vocabulary, (1, cap.TOKENS), generator=generator)
+    return lambda batch: {"input_ids": ids.expand(batch, -1).contiguous().to(model.device), "use_cache": False}
+
+
+def _projections(modules: Mapping[str, nn.Module], roots: Sequence[str]) -> dict[str, nn.Module]:
+    """The projections in or around the modules that do attention: the module's own, else its parent's."""
+    found: dict[str, nn.Module] = {}
+    for root in roots:
+        scope = root
+        while scope and not any(cap.is_linear(m) for n, m in modules.items() if n.startswith(scope + ".")):
+            scope = scope.rpartition(".")[0]
+        for name, module in modules.items():
+            if cap.is_linear(module) and name.startswith(scope + "."):
+                found[name] = module
+    return found
+
+
+def _report(model: Any, modules: Mapping[str, Any], seen: cap.Capture, call: cap.Seen, twice: cap.Seen) -> Any:
+    module = modules[call.module]
+    own = _own_projections(seen, call.module)
+    base: dict[str, Any] = {
+        "paths": (call.module,),
+        "layers": _layer(call.module, module),
+        "kind": _kind(model, call.module, module),
+        "class_name": type(module).__name__,
+        "interface": call.interface,
+    }
+    try:
+        if call.reason is not None or call.q is None or call.k is None:
+            raise Unreadable(call.reason or "q or k was not seen")
+        rows = {n: _rows(seen, n, call, twice) for n in seen.order}
+        claimed = [n for n in seen.order if n in own]
+        foreign = [n for n in seen.order if n not in own and any(r.role is not Role.NONE for r in rows[n])]
+        key_from = next((n for n in foreign if any(r.role is Role.K for r in rows[n])), None)
+        if not any(r.role is Role.Q for n in claimed for r in rows[n]):
+            notes = "; ".join(f"{n}: {seen.notes[n]}" for n in claimed if n in seen.notes)
+            raise Unreadable(f"no row of its projections reaches q in one slot{' (' + notes + ')' if notes else ''}")
+        if key_from is None and not any(r.role is Role.K for n in claimed for r in rows[n]):
+            raise Unreadable("no row of its projections reaches k in one slot")
+        projections = tuple(_projection(modules[n], _local(n, call.module), rows[n]) for n in claimed)
+        rotations = [r for n in claimed for r in _rotations(rows[n])]
+        return AttentionReport(
+            **base,
+            projections=projections,
+            norms=_norms(seen, call.module, {n: rows[n] for n in claimed}),
+            other_tensors=_others(module, call.module, claimed),
+            key_from=key_from,
+            **_common(rotations, rows, claimed + ([key_from] if key_from else [])),
+        )
+    except Unreadable as reason:
+        return AttentionReport(**base, unread=str(reason))
+
+
+def _own_projections(seen: cap.Capture, root: str) -> list[str]:
+    scope = root
+    while scope:
+        own = [n for n in seen.order if n.startswith(scope + ".")]
+        if own:
+            return own
+        scope = scope.rpartition(".")[0]
+    return []
+
+
+def _local(name: str, root: str) -> str:
+    """The projection's name in the attention module, or in the nearest parent that holds both."""
+    scope = root
+    while scope and not name.startswith(scope + "."):
+        scope = scope.rpartition(".")[0]
+    return name[len(scope) + 1 :] if scope else name
+
+
+def _layer(name: str, module: Any) -> tuple[int, ...]:
+    index = getattr(module, "layer_idx", None)
+    if isinstance(index, int):
+        return (index,)
+    numbers = re.findall(r"\.(\d+)\.", f".{name}.")
+    return (int(numbers[0]),) if numbers else ()
+
+
+def _kind(model: Any, name: str, module: Any) -> str:
+    config = getattr(module, "config", None) or getattr(model, "config", None)
+    if "indexer" in type(module).__name__.lower():
+        return "indexer"
+    if "cross" in name.lower() or "cross" in type(module).__name__.lower():
+        return "cross_attention"
+    if "encoder_attn" in name:
+        return "cross_attention"
+    kinds = getattr(config, "layer_types", None)
+    layer = _layer(name, module)
+    if isinstance(kinds, (list, tuple)) and layer and layer[0] < len(kinds):
+        return str(kinds[layer[0]])
+    return "full_attention"
+
+
+def _rows(seen: cap.Capture, name: str, call: cap.Seen, twice: cap.Seen) -> list[Row]:
+    start, count = seen.starts[name], seen.rows[name]
+    targets = {Role.Q: (call.q, twice.q), Role.K: (call.k, twice.k), Role.V: (call.v, twice.v)}
+    found: list[list[Row]] = [[] for _ in range(count)]
+    for role, (once, double) in targets.items():
+        if once is None or double is None:
+            continue
+        response = once[start : start + count] - once[-1:]
+        louder = double[start : start + count] - double[-1:]
+        hit = response.abs().amax(dim=(1, 2, 3)) > 0
+        for r in torch.nonzero(hit).flatten().tolist():
+            found[r].append(_row(role, response[r].double(), louder[r].double()))
+    return [_one(rows, f"row {r} of {name}") for r, rows in enumerate(found)]
+
+
+def _one(rows: list[Row], where: str) -> Row:
+    if not rows:
+        return Row(Role.NONE)
+    if len(rows) == 1:
+        return rows[0]
+    if all(r.role is Role.LATENT for r in rows):
+        return Row(Role.LATENT)
+    single = [r for r in rows if r.role is not Role.LATENT]
+    if {r.role for r in single} == {Role.K, Role.V}:
+        return single[0]
+    raise Unreadable(f"{where} reaches {' and '.join(r.role.value for r in rows)}")
+
+
+def _row(role: Role, response: torch.Tensor, louder: torch.Tensor) -> Row:
+    """Read one row from what it does to [heads, T, D]."""
+    floor = response.abs().max() * _RELATIVE
+    if not torch.isfinite(response).all():
+        raise Unreadable("a one-hot row gives values that are not finite")
+    live = response.abs() > floor
+    heads = torch.nonzero(live.any(-1).any(-1)).flatten().tolist()
+    first = response[heads[0]]
+    home = torch.nonzero(live[heads[0], 0]).flatten().tolist()
+    everywhere = torch.nonzero(live[heads[0]].any(0)).flatten().tolist()
+    if len(everywhere) > 2 or len(home) > 2:
+        return Row(Role.LATENT)
+    if len(home) != 1:
+        raise Unreadable(f"at position 0 a row of {role.value} is in slots {home}: no identity there")
+    slot = home[0]
+    linear = abs(float(louder[heads[0], 0, slot] / first[0, slot]) - 2.0) < 1e-3
+    length = float(first[0, slot].abs()) if linear else math.nan
+    if len(everywhere) == 1:
+        return Row(role, tuple(heads), slot, length=length)
+    partner = next(s for s in everywhere if s != slot)
+    sign = float(first[0, slot].sign())
+    angles = torch.atan2(sign * first[:, partner], sign * first[:, slot])
+    for p in range(2, first.shape[0]):
+        if angle_error_rad(float(angles[p]), p * float(angles[1])) > _ANGLE_TOLERANCE_RAD:
+            raise Unreadable(
+                f"the angle of a row of {role.value} is {float(angles[1]):.6f} at position 1 and"
+                f" {float(angles[p]):.6f} at position {p}: not in proportion"
+            )
+    return Row(role, tuple(heads), slot, partner, float(angles[1]), length)
+
+
+def _runs(rows: Sequence[Row]) -> list[tuple[int, int]]:
+    """Split rows into parts: same role and heads, and no slot twice."""
+    runs: list[tuple[int, int]] = []
+    start, slots = 0, set[int]()
+    for i, row in enumerate(rows):
+        head = rows[start]
+        if i > start and ((row.role, row.heads) != (head.role, head.heads) or (row.slot in slots and row.slot >= 0)):
+            runs.append((start, i))
+            start, slots = i, set()
+        slots.add(row.slot)
+    runs.append((start, len(rows)))
+    return runs
+
+
+def _projection(module: Any, name: str, rows: Sequence[Row]) -> ProjectionReport:
+    parts = []
+    for start, stop in _runs(rows):
+        rotation = _rotation(rows[start:stop])
+        rope = (0, 0) if rotation is None else (rotation.rope_start, rotation.rope_dim)
+        parts.append(Part(rows[start].role, stop - start, *rope))
+    return ProjectionReport(name, getattr(module, "bias", None) is not None, tuple(parts))
+
+
+def _rotations(rows: Sequence[Row]) -> list[Rotation]:
+    found = (_rotation(rows[start:stop]) for start, stop in _runs(rows))
+    return [r for r in found if r is not None]
+
+
+def _rotation(rows: Sequence[Row]) -> Rotation | None:
+    """The rotation of one head's rows, or None if none of them turns (or they are v)."""
+    at = {row.slot: i for i, row in enumerate(rows)}
+    if rows[0].role not in (Role.Q, Role.K):
+        return None
+    turned: dict[int, tuple[int, float]] = {}
+    for i, row in enumerate(rows):
+        if row.partner is None:
+            continue
+        if row.partner not in at or rows[at[row.partner]].partner != row.slot:
+            raise Unreadable(f"row {i} of a head turns with a slot whose row is not in that head, or not with it")
+        j = at[row.partner]
+        if angle_error_rad(row.angle_rad, -rows[j].angle_rad) > _ANGLE_TOLERANCE_RAD:
+            raise Unreadable(f"rows {i} and {j} of a head do not turn by opposite angles")
+        if i < j:
+            turned[i] = (j, row.angle_rad)
+    if not turned:
+        return None
+    if any(angle < 0 for _, angle in turned.values()):
+        raise Unreadable("some pairs turn backwards (the angle falls as the position grows)")
+    return _paired(rows, turned)
+
+
+def _paired(rows: Sequence[Row], turned: Mapping[int, tuple[int, float]]) -> Rotation:
+    distances = {j - i for i, (j, _) in turned.items()}
+    start = min(turned)
+    if len(distances) != 1:
+        raise Unreadable(f"rows of a head are paired at different distances: {sorted(distances)}")
+    distance = distances.pop()
+    if distance == 1 and len(turned) == 1:
+        raise Unreadable("only one pair turns, which is the same in both layouts")
+    if distance == 1:
+        firsts = range(start, max(turned) + 1, 2)
+        pairing, rope_dim = Pairing.INTERLEAVED, 2 * len(firsts)
+    else:
+        firsts = range(start, start + distance)
+        pairing, rope_dim = Pairing.HALF, 2 * distance
+    if not set(turned) <= set(firsts) or start + rope_dim > len(rows):
+        raise Unreadable(f"the rotated rows {sorted(turned)} (distance {distance}) do not form one span")
+    frequencies = tuple(turned[i][1] if i in turned else 0.0 for i in firsts)
+    return Rotation(pairing, rope_dim, start, frequencies, rows[start].length)
+
+
+def _common(rotations: Sequence[Rotation], rows: Mapping[str, Sequence[Row]], names: Sequence[str]) -> dict[str, Any]:
+    """What the module's heads have in common; they must agree, or nothing is claimed."""
+    value_rotated = any(r.role is Role.V and r.partner is not None for n in names for r in rows[n])
+    lengths = {
+        role: next((r.length for n in names for r in rows[n] if r.role is role and r.partner is not None), None)
+        for role in (Role.Q, Role.K)
+    }
+    if not rotations:
+        return {"value_rotated": value_rotated}
+    first = rotations[0]
+    for other in rotations[1:]:
+        same = other.pairing is first.pairing and other.rope_dim == first.rope_dim
+        close = same and all(math.isclose(a, b, rel_tol=1e-3, abs_tol=1e-7) for a, b in _zip(other, first))
+        if not close:
+            raise Unreadable("the heads of the module do not turn alike")
+    k = lengths[Role.K]
+    q = lengths[Role.Q]
+    return {
+        "pairing": first.pairing,
+        "rotary_dim": first.rope_dim,
+        "rope_start": first.rope_start,
+        "inv_freq": first.inv_freq,
+        "attention_scaling": None if k is None or math.isnan(k) else round(k, 6),
+        "query_scale": None if None in (q, k) or math.isnan(q * k) else round(q / k, 6),  # type: ignore[operator]
+        "value_rotated": value_rotated,
+    }
+
+
+def _zip(a: Rotation, b: Rotation) -> list[tuple[float, float]]:
+    return list(zip(a.inv_freq, b.inv_freq, strict=True))
+
+
+def _norms(seen: cap.Capture, root: str, rows: Mapping[str, Sequence[Row]]) -> tuple[NormReport, ...]:
+    """The norms in the module, by whose rows pass through them."""
+    found: dict[str, NormReport] = {}
+    for norm in seen.norms:
+        if not norm.module.startswith(root + ".") or norm.x.shape[0] != sum(seen.rows.values()) + 1:
+            continue
+        x = (norm.x - norm.x[-1:]).flatten(1)
+        for name, row_list in rows.items():
+            block = x[seen.starts[name] : seen.starts[name] + len(row_list)]
+            hits = [r for r, any_hit in zip(row_list, (block != 0).any(1).tolist(), strict=True) if any_hit]
+            if not hits:
+                continue
+            after = _after_rotation(norm, seen.starts[name], row_list)
+            role = next((r.role for r in hits if r.role in (Role.Q, Role.K)), hits[0].role)
+            local = norm.module[len(root) + 1 :]
+            found.setdefault(local + role.value, NormReport(local, role, norm.weight_shape, after))
+    return tuple(found.values())
+
+
+def _after_rotation(norm: cap.NormSeen, start: int, rows: Sequence[Row]) -> bool:
+    """Whether a rotated row is already in two slots when it reaches the norm, at position 1."""
+    turned = next((i for i, r in enumerate(rows) if r.partner is not None), None)
+    dims = [d for d in range(1, norm.x.dim()) if norm.x.shape[d] == cap.TOKENS]
+    if turned is None or not dims:
+        return False
+    change = (norm.x[start + turned] - norm.x[-1]).select(dims[0] - 1, 1)
+    per_vector = (change.reshape(-1, change.shape[-1]).abs() > 0).sum(-1)
+    return int(per_vector.max()) > 1
+
+
+def _others(module: Any, root: str, claimed: Sequence[str]) -> tuple[str, ...]:
+    """Tensors of the module that belong to none of its projections."""
+    names = [n for n, _ in module.named_parameters()] + [n for n, _ in module.named_buffers()]
+    mine = [_local(n, root) for n in claimed]
+    return tuple(n for n in names if not any(n.startswith(m + ".") for m in mine))
