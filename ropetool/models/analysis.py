@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -22,6 +22,7 @@ from ropetool.models.probe import (
 )
 from ropetool.rope.pairing import Pairing
 
+_CALLS = 4
 _RELATIVE = 1e-9
 _ANGLE_TOLERANCE_RAD = 2e-3
 
@@ -50,7 +51,8 @@ class Rotation:
     rope_dim: int
     rope_start: int
     inv_freq: tuple[float, ...]
-    length: float
+    backwards: bool
+    role: Role
 
 
 def read(
@@ -73,10 +75,29 @@ def read(
         return [], f"the forward pass failed: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
     finally:
         model.train(training)
-    reports = []
-    for call, twice in zip(seen.calls, double.calls, strict=True):
-        reports.append(_report(model, modules, seen, call, twice))
-    return list(dict.fromkeys(reports)), None
+    calls: dict[str, list[tuple[cap.Seen, cap.Seen]]] = {}
+    for pair in zip(seen.calls, double.calls, strict=True):
+        calls.setdefault(pair[0].module, []).append(pair)
+    return [r for pairs in calls.values() for r in _reports(model, modules, seen, pairs[:_CALLS])], None
+
+
+def _reports(model: Any, modules: Mapping[str, Any], seen: cap.Capture, pairs: Any) -> list[AttentionReport]:
+    """One report for a module that is called several times, unless it is read differently then."""
+    found = list(dict.fromkeys(_report(model, modules, seen, call, twice) for call, twice in pairs))
+    alike: dict[Any, AttentionReport] = {}
+    for report in found:
+        key = replace(report, projections=(), value_rotated=False)
+        alike[key] = _with_values(alike[key], report) if key in alike else report
+    return list(alike.values())
+
+
+def _with_values(a: AttentionReport, b: AttentionReport) -> AttentionReport:
+    """``a``, with the rows of v that only ``b`` saw."""
+    projections = tuple(
+        q if Role.V in q.roles and p.roles == {Role.NONE} else p
+        for p, q in zip(a.projections, b.projections, strict=True)
+    )
+    return replace(a, projections=projections)
 
 
 def _token_inputs(model: Any) -> Callable[[int], Mapping[str, Any]]:
@@ -281,12 +302,13 @@ def _rotation(rows: Sequence[Row]) -> Rotation | None:
             turned[i] = (j, row.angle_rad)
     if not turned:
         return None
-    if any(angle < 0 for _, angle in turned.values()):
-        raise Unreadable("some pairs turn backwards (the angle falls as the position grows)")
-    return _paired(rows, turned)
+    signs = {angle > 0 for _, angle in turned.values()}
+    if len(signs) != 1:
+        raise Unreadable("some pairs of a head turn forwards and some backwards")
+    return _paired(rows, {i: (j, abs(angle)) for i, (j, angle) in turned.items()}, backwards=signs == {False})
 
 
-def _paired(rows: Sequence[Row], turned: Mapping[int, tuple[int, float]]) -> Rotation:
+def _paired(rows: Sequence[Row], turned: Mapping[int, tuple[int, float]], backwards: bool) -> Rotation:
     distances = {j - i for i, (j, _) in turned.items()}
     start = min(turned)
     if len(distances) != 1:
@@ -303,7 +325,7 @@ def _paired(rows: Sequence[Row], turned: Mapping[int, tuple[int, float]]) -> Rot
     if not set(turned) <= set(firsts) or start + rope_dim > len(rows):
         raise Unreadable(f"the rotated rows {sorted(turned)} (distance {distance}) do not form one span")
     frequencies = tuple(turned[i][1] if i in turned else 0.0 for i in firsts)
-    return Rotation(pairing, rope_dim, start, frequencies, rows[start].length)
+    return Rotation(pairing, rope_dim, start, frequencies, backwards, rows[0].role)
 
 
 def _common(rotations: Sequence[Rotation], rows: Mapping[str, Sequence[Row]], names: Sequence[str]) -> dict[str, Any]:
@@ -315,9 +337,9 @@ def _common(rotations: Sequence[Rotation], rows: Mapping[str, Sequence[Row]], na
     }
     if not rotations:
         return {"value_rotated": value_rotated}
-    first = rotations[0]
-    for other in rotations[1:]:
-        same = other.pairing is first.pairing and other.rope_dim == first.rope_dim
+    first = next((r for r in rotations if r.role is Role.Q), rotations[0])
+    for other in rotations:
+        same = (other.pairing, other.rope_dim, other.backwards) == (first.pairing, first.rope_dim, first.backwards)
         close = same and all(math.isclose(a, b, rel_tol=1e-3, abs_tol=1e-7) for a, b in _zip(other, first))
         if not close:
             raise Unreadable("the heads of the module do not turn alike")
@@ -330,6 +352,7 @@ def _common(rotations: Sequence[Rotation], rows: Mapping[str, Sequence[Row]], na
         "inv_freq": first.inv_freq,
         "attention_scaling": None if k is None or math.isnan(k) else round(k, 6),
         "query_scale": None if None in (q, k) or math.isnan(q * k) else round(q / k, 6),  # type: ignore[operator]
+        "backwards": first.backwards,
         "value_rotated": value_rotated,
     }
 

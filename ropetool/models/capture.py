@@ -24,11 +24,7 @@ TOKENS = 5
 """Positions 0..4: 0 is the identity, 1 gives the frequency, the rest are witnesses."""
 ENCODER_TOKENS = 7
 _NAME = "ropetool_probe"
-_PRODUCTS = frozenset(
-    f
-    for f in (torch.matmul, torch.bmm, torch.Tensor.matmul, torch.Tensor.__matmul__, torch.Tensor.bmm)
-    if f is not None
-)
+_PRODUCTS = (torch.matmul, torch.bmm, torch.Tensor.matmul, torch.Tensor.__matmul__, torch.Tensor.bmm)
 
 
 @dataclass
@@ -71,14 +67,18 @@ class _Recorder:
     names: Mapping[int, str] = {}
 
 
-def _canonical(x: torch.Tensor, transposed: bool = False) -> torch.Tensor | None:
+def _canonical(x: torch.Tensor, batch: int, transposed: bool = False) -> torch.Tensor | None:
     """[B, heads, T, D] of an operand in any of the orders that attention code uses; None if it is none of them."""
+    if x.shape[0] != batch and x.dim() == 3 and x.shape[0] % batch == 0:
+        x = x.reshape(batch, -1, *x.shape[1:])
     if x.dim() == 3:
-        x = x.unsqueeze(1) if not transposed or x.shape[-1] in (TOKENS, ENCODER_TOKENS) else x
+        x = x.unsqueeze(1)
     if x.dim() != 4:
         return None
     if transposed:
         x = x.transpose(-1, -2)
+    if x.shape[0] != batch:
+        return None
     if x.shape[2] in (TOKENS, ENCODER_TOKENS):
         return x
     if x.shape[1] in (TOKENS, ENCODER_TOKENS):
@@ -86,12 +86,21 @@ def _canonical(x: torch.Tensor, transposed: bool = False) -> torch.Tensor | None
     return None
 
 
+def _longer(x: torch.Tensor, batch: int) -> torch.Tensor | None:
+    """As `_canonical`; of a k with more than the tokens (compressed blocks behind them), only the tokens."""
+    found = _canonical(x, batch)
+    if found is None and x.dim() == 4 and x.shape[0] == batch and x.shape[2] > TOKENS:
+        return x[:, :, :TOKENS]
+    return found
+
+
 def _record(module: nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *_: Any, **__: Any) -> Any:
     """The registered attention function: record, and return zeros of the right shape."""
     capture = _Recorder.active
     if capture is not None:
         name = _Recorder.names.get(id(module), type(module).__name__)
-        q, k, v = (_canonical(t.detach()) if isinstance(t, torch.Tensor) else None for t in (query, key, value))
+        q = _canonical(query.detach(), query.shape[0])
+        k, v = (_longer(t.detach(), query.shape[0]) for t in (key, value))
         reason = None if q is not None and k is not None else f"q has shape {tuple(query.shape)}, k {tuple(key.shape)}"
         capture.calls.append(Seen(name, True, q, k, v, reason))
     tokens_dim = 2 if query.shape[2] in (TOKENS, ENCODER_TOKENS) else 1
@@ -118,6 +127,8 @@ class _Products(TorchFunctionMode):
                 self._keep(name, *args[:3], transposed=False)
             elif func in _PRODUCTS and len(args) >= 2:
                 self._keep(name, args[0], args[1], None, transposed=True)
+            elif func is torch.baddbmm and len(args) == 3:
+                self._keep(name, args[1], args[2], None, transposed=True)
             elif func is torch.einsum and len(args) == 3:
                 self._keep(name, args[1], args[2], None, transposed=False)
         return out
@@ -125,24 +136,29 @@ class _Products(TorchFunctionMode):
     def _keep(self, name: str, q: Any, k: Any, v: Any, transposed: bool) -> None:
         if not all(isinstance(t, torch.Tensor) and not isinstance(t, nn.Parameter) and t.dim() >= 3 for t in (q, k)):
             return
-        if q.shape[0] != self.batch or k.shape[0] != self.batch:
+        if q.shape[0] % self.batch or k.shape[0] % self.batch:
             return
         nth = self.products[name] = self.products.get(name, 0) + 1
         if nth == 1:
-            parts = _canonical(q.detach()), _canonical(k.detach(), transposed), None if v is None else _canonical(v)
+            parts = (
+                _canonical(q.detach(), self.batch),
+                _canonical(k.detach(), self.batch, transposed),
+                None if v is None else _canonical(v.detach(), self.batch),
+            )
             whole = parts[0] is not None and parts[1] is not None
             reason = None if whole else f"q has shape {tuple(q.shape)}, k {tuple(k.shape)}"
             self.capture.calls.append(Seen(name, False, *parts, reason))
         elif nth == 2 and self.capture.calls[-1].module == name and self.capture.calls[-1].v is None:
-            self.capture.calls[-1].v = _canonical(k.detach())
+            self.capture.calls[-1].v = _canonical(k.detach(), self.batch)
 
 
 def is_linear(module: nn.Module) -> bool:
-    """A projection: a leaf with a two-dimensional weight that is not a table or a norm."""
+    """A projection: a leaf with a weight [rows, columns], or [experts, rows, columns], that is no table and no norm."""
     weight = getattr(module, "weight", None)
+    experts = "experts" in type(module).__name__.lower()
     return (
         isinstance(weight, torch.Tensor)
-        and weight.dim() == 2
+        and (weight.dim() == 2 or (weight.dim() == 3 and experts))
         and not isinstance(module, nn.Embedding)
         and not is_norm(module)
         and not list(module.children())
@@ -227,7 +243,7 @@ def run(
     capture = Capture()
     for name, module in projections.items():
         capture.starts[name] = sum(capture.rows.values())
-        capture.rows[name] = getattr(module, "nf", None) or module.weight.shape[0]  # type: ignore[index,assignment]
+        capture.rows[name] = getattr(module, "nf", None) or module.weight.shape[-2]  # type: ignore[index,assignment]
     batch = sum(capture.rows.values()) + 1 if projections else 2
     names = {id(m): n for n, m in model.named_modules()}
     like = {n for n, m in model.named_modules() if _looks_like_attention(m)}

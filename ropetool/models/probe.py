@@ -78,7 +78,8 @@ class AttentionReport:
 
     ``inv_freq`` is in radians per token, one for each pair, in pair order; ``attention_scaling`` is the length of a
     rotated k row, and ``query_scale`` how much longer a q row is. ``pairing`` is None where nothing is rotated
-    (a NoPE layer), or where ``unread`` says why it could not be read. ``key_from`` names the module
+    (a NoPE layer), or where ``unread`` says why it could not be read. ``backwards``: the pairs turn by the negative
+    angle (the first row of a pair gets +x2 sin, the second -x1 sin). ``key_from`` names the module
     whose projections made k, if it is another one.
     """
 
@@ -96,6 +97,7 @@ class AttentionReport:
     inv_freq: tuple[float, ...] = ()
     attention_scaling: float | None = None
     query_scale: float | None = None
+    backwards: bool = False
     value_rotated: bool = False
     key_from: str | None = None
     unread: str | None = None
@@ -171,6 +173,7 @@ def merged(reports: Sequence[AttentionReport]) -> tuple[AttentionReport, ...]:
             report,
             paths=(),
             layers=(),
+            query_scale=None,
             key_from=None if report.key_from is None else "another module",
             inv_freq=tuple(float(f"{f:.5g}") for f in report.inv_freq),
         )
@@ -180,6 +183,7 @@ def merged(reports: Sequence[AttentionReport]) -> tuple[AttentionReport, ...]:
             group[0],
             paths=tuple(p for r in group for p in r.paths),
             layers=tuple(sorted({i for r in group for i in r.layers})),
+            query_scale=group[0].query_scale if len({r.query_scale for r in group}) == 1 else None,
         )
         for group in groups.values()
     )

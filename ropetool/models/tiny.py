@@ -8,6 +8,7 @@ attribute names; what a type needs beyond that is in `SPECIAL`.
 from __future__ import annotations
 
 import contextlib
+import copy
 import importlib
 import inspect
 import logging
@@ -19,7 +20,7 @@ from typing import Any
 
 import torch
 
-from ropetool.models.capture import ENCODER_TOKENS, TOKENS
+from ropetool.models.tiny_cases import DROP, HEAD_DIM, HEADS, SIZES, SPECIAL, WIDTH_KEYS, default_inputs
 
 ROTARY_KEYS = (
     "rope_parameters", "rope_theta", "rotary_dim", "rotary_value", "rotary_pct", "rotary_emb_base",
@@ -27,25 +28,7 @@ ROTARY_KEYS = (
 )  # fmt: skip
 PARTIAL_KEYS = ("partial_rotary_factor", "rotary_pct", "rope_pct", "rotary_dim", "rotary_emb_fraction")
 
-HIDDEN, HEADS, KV_HEADS, HEAD_DIM, VOCAB = 96, 8, 2, 16, 64
-SIZES: dict[str, Any] = {
-    "vocab_size": VOCAB, "hidden_size": HIDDEN, "n_embd": HIDDEN, "d_model": HIDDEN, "dim": HIDDEN,
-    "num_hidden_layers": 2, "n_layer": 2, "n_layers": 2, "num_layers": 2, "encoder_layers": 2, "decoder_layers": 2,
-    "num_attention_heads": HEADS, "n_head": HEADS, "n_heads": HEADS,
-    "num_key_value_heads": KV_HEADS, "num_kv_heads": KV_HEADS, "head_dim": HEAD_DIM,
-    "intermediate_size": 32, "n_inner": 32, "ffn_dim": 32, "moe_intermediate_size": 16, "ffn_hidden_size": 32,
-    "shared_expert_intermediate_size": 16, "moe_shared_expert_intermediate_size": 16, "shared_intermediate_size": 16,
-    "num_experts": 4, "num_local_experts": 4, "n_routed_experts": 4, "moe_num_experts": 4, "num_experts_per_tok": 2,
-    "moe_topk": 2, "n_group": 1, "topk_group": 1, "n_shared_experts": 1, "num_shared_experts": 1,
-    "q_lora_rank": 24, "kv_lora_rank": 20, "qk_nope_head_dim": 12, "qk_rope_head_dim": 8, "v_head_dim": 10,
-    "index_n_heads": 4, "index_head_dim": 16, "index_topk": 4,
-    "max_position_embeddings": 64, "n_positions": 64, "n_ctx": 64, "sliding_window": 16, "attention_chunk_size": 16,
-    "embedding_size": HIDDEN, "type_vocab_size": 2, "first_k_dense_replace": 1,
-    "hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": VOCAB, "laurel_rank": 8,
-    "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 1,
-    "mamba_d_state": 8, "mamba_n_heads": 8, "mamba_d_head": 24, "mamba_n_groups": 1, "mamba_chunk_size": 8,
-    "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 8, "linear_value_head_dim": 8,
-}  # fmt: skip
+MAX_PARAMETERS = 20_000_000
 
 
 class CannotBuild(Exception):
@@ -59,18 +42,6 @@ class Built:
     model: Any
     inputs: Callable[[int], dict[str, Any]]
     config: Any
-
-
-@dataclass(frozen=True)
-class Special:
-    """What one model type needs beyond `SIZES`: config values, ways of building, inputs."""
-
-    values: Mapping[str, Any] = field(default_factory=dict)
-    class_name: str | None = None
-    inputs: Callable[[Any, int], dict[str, Any]] | None = None
-
-
-SPECIAL: dict[str, Special] = {}
 
 
 @contextlib.contextmanager
@@ -113,12 +84,13 @@ def _default(model_type: str) -> Any:
 
 def _has_rope(model_type: str) -> bool:
     config = _default(model_type)
-    if config is None or not isinstance(getattr(config, "vocab_size", None), int):
+    if config is None or not hasattr(config, "vocab_size"):
         return False
     keyed = any(hasattr(config, key) for key in ROTARY_KEYS)
     if not keyed and (config.sub_configs or not _defines_rotary(config)):
         return False
-    return model_class(model_type) is not None
+    found = model_class(model_type)
+    return found is not None and "input_ids" in inspect.signature(found.forward).parameters
 
 
 def modeling_file(config: Any) -> Path:
@@ -140,12 +112,18 @@ def model_class(model_type: str) -> Any:
     kind = config_class(model_type)
     if special is None or special.class_name is None:
         for mapping in (MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_MAPPING):
-            if kind in mapping:
-                found = mapping[kind]
-                found = found[0] if isinstance(found, tuple) else found
-                if _takes(found, kind):
-                    return found
+            found = _mapped(mapping, kind)
+            if found is not None and _takes(found, kind):
+                return found
     return _own_class(kind, special.class_name if special else None)
+
+
+def _mapped(mapping: Any, kind: Any) -> Any:
+    try:
+        found = mapping[kind]
+    except (KeyError, ValueError, ImportError):  # ValueError: the mapping names a class that is not exported
+        return None
+    return found[0] if isinstance(found, tuple) else found
 
 
 def _takes(model: Any, kind: Any) -> bool:
@@ -175,27 +153,64 @@ def _own_class(kind: Any, name: str | None) -> Any:
     return own[0] if own else None
 
 
-def tiny_config(model_type: str, **overrides: Any) -> Any:
-    """A config of the type with tiny sizes; raises `CannotBuild` with the config's own words."""
-    kind = config_class(model_type)
-    default = _default(model_type)
-    values = {key: value for key, value in SIZES.items() if _settable(kind, default, key)}
-    if any(_settable(kind, default, key) for key in PARTIAL_KEYS) or _is_partial(default):
-        values.update({"head_dim": 32} if "head_dim" in values else {})
-        if "head_dim" not in values:
-            values.update({k: 256 for k in ("hidden_size", "n_embd", "d_model", "embedding_size") if k in values})
+def tiny_values(model_type: str) -> dict[str, Any]:
+    """The config values for a tiny model of the type, before variants."""
+    kind, default = config_class(model_type), _default(model_type)
+    values = _sizes(kind, default)
+    partial = any(_settable(kind, default, key) for key in PARTIAL_KEYS) or _is_partial(default)
+    if partial or _has_sections(default):
+        if "head_dim" in values:
+            values["head_dim"] = 2 * HEAD_DIM
+        else:
+            values.update({k: HEADS * 2 * HEAD_DIM for k in WIDTH_KEYS if k in values})
     if "kv_lora_rank" in values:
         values.pop("head_dim", None)
         values["num_key_value_heads"] = HEADS
-    if "rotary_dim" in values or hasattr(default, "rotary_dim"):
+    if hasattr(default, "rotary_dim"):
         values["rotary_dim"] = 16
-    values.update(_layer_values(default))
+    values.update(_layer_values(kind, default))
+    for name, sub in getattr(default, "sub_configs", {}).items():
+        nested = getattr(default, name, None)
+        if nested is not None:
+            values[name] = _sizes(type(nested), nested) | {"model_type": nested.model_type}
     values.update(SPECIAL[model_type].values if model_type in SPECIAL else {})
-    values.update(overrides)
+    return {k: v for k, v in values.items() if v is not DROP}
+
+
+def tiny_config(model_type: str, values: Mapping[str, Any]) -> Any:
+    """The config with these values; raises `CannotBuild` with the config's own words."""
+    values = dict(values)
+    block = values.get("rope_parameters", getattr(_default(model_type), "rope_parameters", None))
+    if _has_sections(_default(model_type)) or (isinstance(block, dict) and "mrope_section" in block):
+        values["rope_parameters"] = _fitted(block, _rotary_pairs(values, block))
     try:
-        return kind(**values)
+        return config_class(model_type)(**values)
     except Exception as error:  # noqa: BLE001 - config validators raise what they like
         raise CannotBuild(f"no tiny config: {type(error).__name__}: {' '.join(str(error).split())[:200]}") from error
+
+
+def _sizes(kind: Any, default: Any) -> dict[str, Any]:
+    return {key: value for key, value in SIZES.items() if _settable(kind, default, key)}
+
+
+def _rotary_pairs(values: Mapping[str, Any], block: Mapping[str, Any]) -> int:
+    width = next(values[k] for k in WIDTH_KEYS if k in values)
+    heads = next(values[k] for k in ("num_attention_heads", "n_heads", "n_head") if k in values)
+    head_dim = values.get("qk_rope_head_dim") or values.get("head_dim") or width // heads
+    return int(head_dim * (block.get("partial_rotary_factor") or 1.0)) // 2
+
+
+def _fitted(block: Mapping[str, Any], pairs: int) -> dict[str, Any]:
+    """The rope block with its sections scaled to ``pairs``."""
+    sections = list(block["mrope_section"])
+    scaled = [max(1, s * pairs // sum(sections)) for s in sections]
+    scaled[0] += pairs - sum(scaled)
+    return dict(block) | {"mrope_section": scaled}
+
+
+def _has_sections(default: Any) -> bool:
+    block = getattr(default, "rope_parameters", None)
+    return isinstance(block, dict) and bool(block.get("mrope_section"))
 
 
 def _settable(kind: Any, default: Any, key: str) -> bool:
@@ -213,10 +228,15 @@ def _is_partial(default: Any) -> bool:
     return any(isinstance(b, dict) and b.get("partial_rotary_factor", 1.0) not in (1.0, None) for b in blocks)
 
 
-def _layer_values(default: Any) -> dict[str, Any]:
-    """One layer of every kind that the default config has, in order of appearance; two at least."""
+def _layer_values(kind: Any, default: Any) -> dict[str, Any]:
+    """One layer of every kind that the default config has, in order of appearance; two at least.
+
+    Where some layers have no RoPE by their number, four layers, as every such default has a period of four.
+    """
+    if any(hasattr(default, key) for key in ("no_rope_layers", "no_rope_layer_interval")):
+        return {"num_hidden_layers": 4}
     kinds = getattr(default, "layer_types", None)
-    if not isinstance(kinds, (list, tuple)) or not kinds:
+    if not isinstance(kinds, (list, tuple)) or not kinds or not _settable(kind, default, "layer_types"):
         return {}
     chosen = list(dict.fromkeys(kinds))
     chosen = chosen * 2 if len(chosen) == 1 else chosen
@@ -226,24 +246,58 @@ def _layer_values(default: Any) -> dict[str, Any]:
 def build(model_type: str, seed: int = 0, **overrides: Any) -> Built:
     """A tiny random model of the type, in float32 and eval mode, the same for the same seed.
 
-    Raises `CannotBuild` with the reason if config or model refuse.
+    Tries ever plainer geometries until one runs; raises `CannotBuild` with the first one's reason if none does.
     """
     with _quiet(), torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        config = tiny_config(model_type, **overrides)
-        kind = model_class(model_type)
-        if kind is None:
-            raise CannotBuild("transformers has no model class for this config")
-        try:
-            model = kind(config) if not hasattr(kind, "_from_config") else kind._from_config(config)
-        except Exception as error:  # noqa: BLE001 - model constructors raise what they like
-            words = " ".join(str(error).split())[:200]
-            raise CannotBuild(f"no tiny model: {type(error).__name__}: {words}") from error
-        model = model.float().eval()
-        randomise(model)
+        values = tiny_values(model_type) | overrides
+        first: CannotBuild | None = None
+        for variant in _variants(values):
+            try:
+                return _build(model_type, values | variant | overrides, seed)
+            except CannotBuild as error:
+                first = first or error
+        raise first or CannotBuild("nothing was tried")
+
+
+def _build(model_type: str, values: Mapping[str, Any], seed: int) -> Built:
+    torch.manual_seed(seed)
+    config = tiny_config(model_type, values)
+    kind = model_class(model_type)
+    if kind is None:
+        raise CannotBuild("transformers has no model class for this config")
     special = SPECIAL.get(model_type)
     make = special.inputs if special and special.inputs else default_inputs
+    step = "no tiny model"
+    try:
+        with torch.device("meta"):
+            _check_size(kind(copy.deepcopy(config)))
+        model = kind(config).float().eval()
+        randomise(model)
+        step = "the tiny model does not run"
+        with torch.no_grad():
+            model(**make(model, 2))
+    except CannotBuild:
+        raise
+    except Exception as error:  # noqa: BLE001 - model code raises what it likes
+        words = " ".join(str(error).split())[:200]
+        raise CannotBuild(f"{step}: {type(error).__name__}: {words}") from error
     return Built(model, lambda batch: make(model, batch), config)
+
+
+def _variants(values: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Ever plainer geometries: as wanted, then heads x head_dim = hidden, then as many kv heads as heads, then both."""
+    width = HEADS * int(values.get("head_dim") or 2 * HEAD_DIM)
+    square = {k: width for k in WIDTH_KEYS if k in values}
+    full = {k: HEADS for k in ("num_key_value_heads", "num_kv_heads") if k in values}
+    yield from ({}, square, full, square | full)
+
+
+def _check_size(model: Any) -> None:
+    counts = {name: p.numel() for name, p in model.named_parameters()}
+    if sum(counts.values()) > MAX_PARAMETERS:
+        largest = max(counts, key=lambda name: counts[name])
+        shape = tuple(dict(model.named_parameters())[largest].shape)
+        raise CannotBuild(f"{sum(counts.values()):,} parameters are not tiny; the largest is {largest}, {shape}")
 
 
 def randomise(model: Any) -> None:
@@ -254,20 +308,3 @@ def randomise(model: Any) -> None:
                 parameter.normal_(0.0, 0.5)
             elif "norm" in name.lower() and name.endswith("weight") and parameter.dim() <= 2:
                 parameter.uniform_(0.5, 1.5)
-
-
-def default_inputs(model: Any, batch: int) -> dict[str, Any]:
-    """Token ids, the same for every sample, and what else the forward insists on."""
-    ids = torch.randint(2, VOCAB, (1, TOKENS), generator=torch.Generator().manual_seed(0)).expand(batch, -1).contiguous()
-    parameters = inspect.signature(model.forward).parameters
-    values: dict[str, Any] = {"input_ids": ids}
-    if "use_cache" in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
-        values["use_cache"] = False
-    return values
-
-
-def encoder_inputs(model: Any, batch: int) -> dict[str, Any]:
-    """Token ids and a random encoder output, for cross attention."""
-    width = getattr(model.config, "cross_attention_hidden_size", None) or model.config.hidden_size
-    states = torch.randn(1, ENCODER_TOKENS, width, generator=torch.Generator().manual_seed(1))
-    return default_inputs(model, batch) | {"encoder_hidden_states": states.expand(batch, -1, -1)}
