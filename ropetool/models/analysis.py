@@ -233,6 +233,8 @@ def _row(role: Role, response: torch.Tensor, louder: torch.Tensor) -> Row:
     live = response.abs() > floor
     heads = torch.nonzero(live.any(-1).any(-1)).flatten().tolist()
     first = response[heads[0]]
+    if first.shape[0] != cap.TOKENS:
+        first, live = first[: cap.TOKENS], live[:, : cap.TOKENS]
     home = torch.nonzero(live[heads[0], 0]).flatten().tolist()
     everywhere = torch.nonzero(live[heads[0]].any(0)).flatten().tolist()
     if len(everywhere) > 2 or len(home) > 2:

@@ -88,10 +88,9 @@ def _canonical(x: torch.Tensor, batch: int, transposed: bool = False) -> torch.T
 
 def _longer(x: torch.Tensor, batch: int) -> torch.Tensor | None:
     """As `_canonical`; of a k with more than the tokens (compressed blocks behind them), only the tokens."""
-    found = _canonical(x, batch)
-    if found is None and x.dim() == 4 and x.shape[0] == batch and x.shape[2] > TOKENS:
+    if x.dim() == 4 and x.shape[0] == batch and x.shape[2] > TOKENS and x.shape[1] != TOKENS:
         return x[:, :, :TOKENS]
-    return found
+    return _canonical(x, batch)
 
 
 def _record(module: nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *_: Any, **__: Any) -> Any:
@@ -110,7 +109,10 @@ def _record(module: nn.Module, query: torch.Tensor, key: torch.Tensor, value: to
 
 
 class _Products(TorchFunctionMode):
-    """Record the first products of two activations of each module that does not use the interface."""
+    """Record the first products of two activations of each module that does not use the interface.
+
+    Sorting is made stable, so that code which sorts tokens by their expert keeps the samples in order.
+    """
 
     def __init__(self, capture: Capture, batch: int, stack: list[str], attention_like: Callable[[str], bool]) -> None:
         super().__init__()
@@ -120,7 +122,10 @@ class _Products(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        out = func(*args, **(kwargs or {}))
+        kwargs = dict(kwargs or {})
+        if func in (torch.sort, torch.Tensor.sort) and len(args) <= 2 and "stable" not in kwargs:
+            args, kwargs = args[:1], {"dim": args[1] if len(args) > 1 else -1, **kwargs, "stable": True}
+        out = func(*args, **kwargs)
         name = self.stack[-1] if self.stack else ""
         if self.attention_like(name):
             if func is torch.nn.functional.scaled_dot_product_attention:
@@ -172,6 +177,8 @@ def is_norm(module: nn.Module) -> bool:
 
 def _looks_like_attention(module: nn.Module) -> bool:
     kind = type(module).__name__.lower()
+    if "linear" in kind or "delta" in kind:  # a running state instead of q times k, and no rotation
+        return False
     return ("attention" in kind or "attn" in kind or "indexer" in kind) and any(is_linear(m) for m in module.modules())
 
 

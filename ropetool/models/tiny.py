@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from ropetool.models.tiny_cases import DROP, HEAD_DIM, HEADS, SIZES, SPECIAL, WIDTH_KEYS, default_inputs
+from ropetool.models.tiny_cases import DROP, HEAD_DIM, HEADS, SECTIONS, SIZES, SPECIAL, WIDTH_KEYS, default_inputs
 
 ROTARY_KEYS = (
     "rope_parameters", "rope_theta", "rotary_dim", "rotary_value", "rotary_pct", "rotary_emb_base",
@@ -28,7 +28,7 @@ ROTARY_KEYS = (
 )  # fmt: skip
 PARTIAL_KEYS = ("partial_rotary_factor", "rotary_pct", "rope_pct", "rotary_dim", "rotary_emb_fraction")
 
-MAX_PARAMETERS = 20_000_000
+MAX_PARAMETERS = 64_000_000
 
 
 class CannotBuild(Exception):
@@ -62,10 +62,8 @@ def rope_model_types() -> tuple[str, ...]:
     rotary key or the modeling file defines a rotary embedding. Composite configs do not count: their
     text part has a type of its own.
     """
-    from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
-
     with _quiet():
-        return tuple(t for t in sorted(CONFIG_MAPPING_NAMES) if _has_rope(t))
+        return tuple(t for t in sorted(_names()) if _has_rope(t))
 
 
 def config_class(model_type: str) -> Any:
@@ -86,11 +84,31 @@ def _has_rope(model_type: str) -> bool:
     config = _default(model_type)
     if config is None or not hasattr(config, "vocab_size"):
         return False
+    if config.model_type != model_type and config.model_type in _names():
+        return False
     keyed = any(hasattr(config, key) for key in ROTARY_KEYS)
     if not keyed and (config.sub_configs or not _defines_rotary(config)):
         return False
     found = model_class(model_type)
-    return found is not None and "input_ids" in inspect.signature(found.forward).parameters
+    if found is None or "input_ids" not in inspect.signature(found.forward).parameters:
+        return False
+    return keyed or _contains_rotary(model_type, found)
+
+
+def _contains_rotary(model_type: str, kind: Any) -> bool:
+    """Whether the built model has a rotary module, for a config that has no rotary key."""
+    try:
+        with torch.device("meta"):
+            model = kind(tiny_config(model_type, tiny_values(model_type)))
+    except Exception:  # noqa: BLE001 - what cannot be built is kept, so that it gets listed with the reason
+        return True
+    return any(re.search("rotary|rope", type(m).__name__, re.I) for m in model.modules())
+
+
+def _names() -> Any:
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+
+    return CONFIG_MAPPING_NAMES
 
 
 def modeling_file(config: Any) -> Path:
@@ -158,7 +176,7 @@ def tiny_values(model_type: str) -> dict[str, Any]:
     kind, default = config_class(model_type), _default(model_type)
     values = _sizes(kind, default)
     partial = any(_settable(kind, default, key) for key in PARTIAL_KEYS) or _is_partial(default)
-    if partial or _has_sections(default):
+    if partial or _has_sections(default) or model_type in SECTIONS:
         if "head_dim" in values:
             values["head_dim"] = 2 * HEAD_DIM
         else:
@@ -173,6 +191,8 @@ def tiny_values(model_type: str) -> dict[str, Any]:
         nested = getattr(default, name, None)
         if nested is not None:
             values[name] = _sizes(type(nested), nested) | {"model_type": nested.model_type}
+            if "head_dim" in values[name]:
+                values[name].update({k: HEADS * HEAD_DIM for k in WIDTH_KEYS if k in values[name]})
     values.update(SPECIAL[model_type].values if model_type in SPECIAL else {})
     return {k: v for k, v in values.items() if v is not DROP}
 
@@ -181,7 +201,9 @@ def tiny_config(model_type: str, values: Mapping[str, Any]) -> Any:
     """The config with these values; raises `CannotBuild` with the config's own words."""
     values = dict(values)
     block = values.get("rope_parameters", getattr(_default(model_type), "rope_parameters", None))
-    if _has_sections(_default(model_type)) or (isinstance(block, dict) and "mrope_section" in block):
+    if model_type in SECTIONS:
+        block = dict(block or {}) | {"mrope_section": [8, 12, 12]}
+    if isinstance(block, dict) and block.get("mrope_section"):
         values["rope_parameters"] = _fitted(block, _rotary_pairs(values, block))
     try:
         return config_class(model_type)(**values)

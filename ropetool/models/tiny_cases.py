@@ -33,7 +33,7 @@ SIZES: dict[str, Any] = {
     "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 1,
     "mamba_d_state": 8, "mamba_n_heads": 8, "mamba_d_head": 24, "mamba_n_groups": 1, "mamba_chunk_size": 8,
     "linear_head_dim": 8, "linear_num_heads": 2, "mamba_d_ssm": 64, "moe_k": 2, "top_k_experts": 2,
-    "expert_ffn_hidden_size": 16, "zero_expert_num": 2, "hc_mult": 2, "o_groups": 2, "o_lora_rank": 8,
+    "expert_ffn_hidden_size": 16, "hidden_size_global": 128, "zero_expert_num": 2, "hc_mult": 2, "o_groups": 2, "o_lora_rank": 8,
     "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 8, "linear_value_head_dim": 8,
 }  # fmt: skip
 
@@ -83,13 +83,38 @@ def _codes(channels: Callable[[Any], int]) -> Callable[[Any, int], dict[str, Any
     return inputs
 
 
+SECTIONS = frozenset(
+    {
+        "glm4v_moe_text", "glm4v_text", "glm_image_text", "glm_ocr_text", "paddleocr_vl_text",
+        "qwen2_5_omni_talker", "qwen2_5_omni_text", "qwen2_5_vl_text", "qwen2_vl_text",
+    }
+)  # fmt: skip
+"""Types whose modeling code falls back to sections for the full-size head if the rope block names none."""
+
+
+def patch_inputs(model: Any, batch: int) -> dict[str, Any]:
+    """BLT's local models: one patch for each token."""
+    ids = torch.arange(TOKENS).expand(batch, -1)
+    width = model.config.hidden_size_global if hasattr(model.config, "hidden_size_global") else model.config.hidden_size
+    return {
+        "input_ids": _ids(batch),
+        "inputs_embeds": _random(batch, TOKENS, model.config.hidden_size),
+        "patch_embeds": _random(batch, TOKENS, width),
+        "num_patches": TOKENS,
+        "patch_ids": ids,
+        "use_cache": False,
+    }
+
+
 _DEFAULT_ROPE = {"rope_type": "default", "rope_theta": 10000.0}
 SPECIAL: dict[str, Special] = {
     "bailing_hybrid": Special({"num_expert_group": 1, "num_experts_per_token": 2}),
     "bamba": Special({"attn_layer_indices": [1], "mamba_d_head": 64}),
     "blt": Special({"encoder_hash_byte_group_vocab": 50}),
-    "blt_local_encoder": Special(inputs=lambda m, b: default_inputs(m, b) | {"patch_embeds": None}),
+    "blt_local_decoder": Special({"hidden_size": 128}, inputs=patch_inputs),
+    "blt_local_encoder": Special({"hidden_size": 128}, inputs=patch_inputs),
     "chameleon": Special({"vocabulary_map": {"<image>": 5}}),
+    "clvp_encoder": Special({"projection_dim": 96, "num_attention_heads": 2, "hidden_size": 96}),
     "cohere_compass_text": Special(
         {
             "layer_types": ["sliding_attention", "full_attention"],
@@ -107,11 +132,20 @@ SPECIAL: dict[str, Special] = {
     "deepseek_v4": Special({"head_dim": 64, "compress_rates": {
         "compressed_sparse_attention": 1, "heavily_compressed_attention": 2}}),
     "dia_decoder": Special(
-        {"cross_num_attention_heads": 8, "cross_num_key_value_heads": 8, "cross_head_dim": 16, "cross_hidden_size": 80}
+        {"cross_num_attention_heads": 8, "cross_num_key_value_heads": 8, "cross_head_dim": 16, "cross_hidden_size": 80},
+        inputs=lambda m, b: encoder_inputs(m, b) | _codes(lambda c: c.num_channels)(m, b),
     ),
     "diffusion_gemma_text": Special({"num_experts": 4, "moe_intermediate_size": 16}),
-    "ernie4_5_vl_moe_text": Special({"moe_intermediate_size": [16, 16]}),
+    "dots3_note_text": Special(
+        {"swa_num_attention_heads": 8, "swa_num_key_value_heads": 8, "swa_q_lora_rank": 24, "swa_kv_lora_rank": 20,
+         "swa_head_dim": 20, "swa_qk_nope_head_dim": 12, "swa_v_head_dim": 10}
+    ),
+    "ernie4_5_vl_moe_text": Special(
+        {"moe_intermediate_size": [16, 16], "hidden_size": 256,
+         "rope_parameters": {**_DEFAULT_ROPE, "mrope_section": [6, 6, 4]}}
+    ),
     "esm": Special({"position_embedding_type": "rotary", "pad_token_id": 0, "mask_token_id": 3}),
+    "falcon_h1": Special({"mamba_d_ssm": 64, "mamba_d_head": 8}),
     "gemma3n_text": Special(
         {
             "layer_types": ["sliding_attention", "full_attention"] * 2,
@@ -121,19 +155,26 @@ SPECIAL: dict[str, Special] = {
         }
     ),
     "glm5_next_text": Special({"qk_rope_head_dim": 0, "index_topk": 16}),
+    "gradium_phonon_tts": Special({"flow_head_config": {"condition_dim": HIDDEN}}),
     "granitemoehybrid": Special(
         {"layer_types": ["linear_attention", "full_attention"], "position_embedding_type": "rope"}
     ),
     "hunyuan_vl_text": Special({"rope_parameters": {**_DEFAULT_ROPE, "mrope_section": [2, 2, 2, 2]}}),
-    "inkling2_text": Special({"unpadded_vocab_size": VOCAB, "swa_num_attention_heads": 8, "swa_head_dim": 16,
-                              "swa_num_key_value_heads": 2}),
+    "idefics": Special(
+        inputs=lambda m, b: default_inputs(m, b)
+        | {"image_encoder_embeddings": _random(b, 1, ENCODER_TOKENS, m.config.vision_config.embed_dim)}
+    ),
+    "inkling2_text": Special({"unpadded_vocab_size": VOCAB}),
     "jetmoe": Special({"num_local_experts": 1, "num_experts_per_tok": 1, "kv_channels": HEAD_DIM,
                        "num_key_value_heads": 8}),
     "kyutai_speech_to_text": Special({"codebook_vocab_size": 64, "audio_pad_token_id": 5, "audio_bos_token_id": 6,
-                                      "num_codebooks": 4}),
+                                      "num_codebooks": 4, "vocab_size": VOCAB},
+                                     inputs=_codes(lambda c: c.num_codebooks + 1)),
+    "longcat_flash": Special({"head_dim": 8}),
+    "pocket_tts": Special({"flow_head_config": {"condition_dim": HIDDEN}}),
     "lfm2_moe": Special({"layer_types": ["conv", "full_attention"], "num_dense_layers": 1}),
     "qwen3_omni_moe_talker_code_predictor": Special(inputs=embedded_inputs),
-    "qwen3_omni_moe_talker_text": Special({"shared_expert_intermediate_size": 16}),
+    "qwen3_omni_moe_talker_text": Special({"shared_expert_intermediate_size": 16}, inputs=embedded_inputs),
     "qwen4_exp_text": Special(
         {"indexer_n_heads": 4, "indexer_kv_heads": 1, "indexer_head_dim": 16, "indexer_budget": 4,
          "indexer_compress_ratio": 1, "hc_count": 2, "hc_lowrank": 8}
