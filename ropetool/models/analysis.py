@@ -1,5 +1,6 @@
 """From a captured pass to reports: where each row lands, with which partner, at what angle."""
 
+# ruff: noqa: ANN401  (transformers is untyped: its models and configs are Any)
 from __future__ import annotations
 
 import math
@@ -55,9 +56,7 @@ class Rotation:
     role: Role
 
 
-def read(
-    model: Any, inputs: Callable[[int], Mapping[str, Any]] | None
-) -> tuple[list[AttentionReport], str | None]:
+def read(model: Any, inputs: Callable[[int], Mapping[str, Any]] | None) -> tuple[list[AttentionReport], str | None]:
     """All attention modules of ``model``, each with its own ``unread``; or nothing, and the reason."""
     inputs = inputs or _token_inputs(model)
     training = model.training
@@ -72,7 +71,10 @@ def read(
         seen = cap.run(model, inputs, projections, 1.0)
         double = cap.run(model, inputs, projections, 2.0)
     except Exception as error:  # noqa: BLE001 - any model code may raise anything; it is reported as unread
-        return [], f"the forward pass failed: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+        return (
+            [],
+            f"the forward pass failed: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}",
+        )
     finally:
         model.train(training)
     calls: dict[str, list[tuple[cap.Seen, cap.Seen]]] = {}
@@ -139,7 +141,9 @@ def _report(model: Any, modules: Mapping[str, Any], seen: cap.Capture, call: cap
         key_from = next((n for n in foreign if any(r.role is Role.K for r in rows[n])), None)
         if not any(r.role is Role.Q for n in claimed for r in rows[n]):
             notes = "; ".join(f"{n}: {seen.notes[n]}" for n in claimed if n in seen.notes)
-            raise Unreadable(f"no row of its projections reaches q in one slot{' (' + notes + ')' if notes else ''}")
+            mixed = any(r.role is Role.LATENT for n in claimed for r in rows[n])
+            why = "each row that reaches q reaches several of its slots: q is mixed after the projection"
+            raise Unreadable((why if mixed else "no row of its projections reaches q") + (notes and f" ({notes})"))
         if key_from is None and not any(r.role is Role.K for n in claimed for r in rows[n]):
             raise Unreadable("no row of its projections reaches k in one slot")
         projections = tuple(_projection(modules[n], _local(n, call.module), rows[n]) for n in claimed)
@@ -233,8 +237,6 @@ def _row(role: Role, response: torch.Tensor, louder: torch.Tensor) -> Row:
     live = response.abs() > floor
     heads = torch.nonzero(live.any(-1).any(-1)).flatten().tolist()
     first = response[heads[0]]
-    if first.shape[0] != cap.TOKENS:
-        first, live = first[: cap.TOKENS], live[:, : cap.TOKENS]
     home = torch.nonzero(live[heads[0], 0]).flatten().tolist()
     everywhere = torch.nonzero(live[heads[0]].any(0)).flatten().tolist()
     if len(everywhere) > 2 or len(home) > 2:

@@ -9,6 +9,7 @@ them go; the last sample carries nothing, and is subtracted. Norms inside attent
 during the pass: a one-hot row through a norm would only be scaled, or, through LayerNorm, smeared.
 """
 
+# ruff: noqa: ANN401  (transformers is untyped: its models and configs are Any)
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
@@ -23,6 +24,7 @@ from torch.overrides import TorchFunctionMode
 TOKENS = 5
 """Positions 0..4: 0 is the identity, 1 gives the frequency, the rest are witnesses."""
 ENCODER_TOKENS = 7
+_FEWEST = 3
 _NAME = "ropetool_probe"
 _PRODUCTS = (torch.matmul, torch.bmm, torch.Tensor.matmul, torch.Tensor.__matmul__, torch.Tensor.bmm)
 
@@ -65,6 +67,7 @@ class _Recorder:
 
     active: Capture | None = None
     names: Mapping[int, str] = {}
+    batch = 0
 
 
 def _canonical(x: torch.Tensor, batch: int, transposed: bool = False) -> torch.Tensor | None:
@@ -86,11 +89,10 @@ def _canonical(x: torch.Tensor, batch: int, transposed: bool = False) -> torch.T
     return None
 
 
-def _longer(x: torch.Tensor, batch: int) -> torch.Tensor | None:
-    """As `_canonical`; of a k with more than the tokens (compressed blocks behind them), only the tokens."""
-    if x.dim() == 4 and x.shape[0] == batch and x.shape[2] > TOKENS and x.shape[1] != TOKENS:
-        return x[:, :, :TOKENS]
-    return _canonical(x, batch)
+def _by_contract(x: torch.Tensor) -> torch.Tensor | None:
+    """The interface's own order is [B, heads, T, D]; of longer sequences (compressed blocks behind), the first tokens."""
+    fits = x.dim() == 4 and x.shape[0] == _Recorder.batch and x.shape[2] >= _FEWEST
+    return x.detach()[:, :, :TOKENS] if fits else None
 
 
 def _record(module: nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *_: Any, **__: Any) -> Any:
@@ -98,14 +100,10 @@ def _record(module: nn.Module, query: torch.Tensor, key: torch.Tensor, value: to
     capture = _Recorder.active
     if capture is not None:
         name = _Recorder.names.get(id(module), type(module).__name__)
-        q = _canonical(query.detach(), query.shape[0])
-        k, v = (_longer(t.detach(), query.shape[0]) for t in (key, value))
+        q, k, v = (_by_contract(t) for t in (query, key, value))
         reason = None if q is not None and k is not None else f"q has shape {tuple(query.shape)}, k {tuple(key.shape)}"
         capture.calls.append(Seen(name, True, q, k, v, reason))
-    tokens_dim = 2 if query.shape[2] in (TOKENS, ENCODER_TOKENS) else 1
-    heads_dim = 3 - tokens_dim
-    out = query.new_zeros(query.shape[0], query.shape[tokens_dim], query.shape[heads_dim], value.shape[-1])
-    return out, None
+    return query.new_zeros(query.shape[0], query.shape[2], query.shape[1], value.shape[-1]), None
 
 
 class _Products(TorchFunctionMode):
@@ -129,7 +127,7 @@ class _Products(TorchFunctionMode):
         name = self.stack[-1] if self.stack else ""
         if self.attention_like(name):
             if func is torch.nn.functional.scaled_dot_product_attention:
-                self._keep(name, *args[:3], transposed=False)
+                self._keep(name, args[0], args[1], args[2], transposed=False)
             elif func in _PRODUCTS and len(args) >= 2:
                 self._keep(name, args[0], args[1], None, transposed=True)
             elif func is torch.baddbmm and len(args) == 3:
@@ -190,7 +188,8 @@ def recording_implementation(model: Any) -> Iterator[None]:
 
     AttentionInterface.register(_NAME, _record)
     AttentionMaskInterface.register(_NAME, eager_mask)
-    configs = {id(c): c for m in model.modules() for c in [getattr(m, "config", None)] if hasattr(c, "to_dict")}
+    found: list[Any] = [getattr(module, "config", None) for module in model.modules()]
+    configs = {id(c): c for c in found if hasattr(c, "to_dict")}
     before = {key: getattr(c, "_attn_implementation_internal", None) for key, c in configs.items()}
     for c in configs.values():
         c._attn_implementation_internal = _NAME
@@ -202,7 +201,7 @@ def recording_implementation(model: Any) -> Iterator[None]:
 
 
 def _one_hot_hook(name: str, capture: Capture, batch: int, height: float) -> Callable[..., Any]:
-    def hook(module: nn.Module, args: Any, out: Any) -> Any:
+    def hook(_module: nn.Module, _args: Any, out: Any) -> Any:
         if not isinstance(out, torch.Tensor) or out.shape[0] % batch or out.shape[-1] != capture.rows[name]:
             capture.notes[name] = "its output does not have the batch first"
             return out
@@ -230,10 +229,10 @@ def _norm_hook(name: str, capture: Capture) -> Callable[..., Any]:
 
 
 def _push_pop(stack: list[str], name: str) -> tuple[Callable[..., None], Callable[..., None]]:
-    def push(module: nn.Module, args: Any) -> None:
+    def push(_module: nn.Module, _args: Any) -> None:
         stack.append(name)
 
-    def pop(module: nn.Module, args: Any, out: Any) -> None:
+    def pop(_module: nn.Module, _args: Any, _out: Any) -> None:
         if stack and stack[-1] == name:
             stack.pop()
 
@@ -256,8 +255,8 @@ def run(
     like = {n for n, m in model.named_modules() if _looks_like_attention(m)}
     stack: list[str] = []
     with ExitStack() as undo:
-        undo.callback(_set_active, None, {})
-        _set_active(capture, names)
+        undo.callback(_set_active, None, {}, 0)
+        _set_active(capture, names, batch)
         for name, module in model.named_modules():
             for handle in (
                 module.register_forward_pre_hook(_push_pop(stack, name)[0]),
@@ -279,5 +278,5 @@ def run(
     return capture
 
 
-def _set_active(capture: Capture | None, names: Mapping[int, str]) -> None:
-    _Recorder.active, _Recorder.names = capture, names
+def _set_active(capture: Capture | None, names: Mapping[int, str], batch: int) -> None:
+    _Recorder.active, _Recorder.names, _Recorder.batch = capture, names, batch

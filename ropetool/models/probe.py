@@ -6,13 +6,14 @@ partner's slot, and the two values are (cos, sin) of the angle. What does not fi
 with the reason.
 """
 
+# ruff: noqa: ANN401  (transformers is untyped: its models and configs are Any)
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 from ropetool.rope.pairing import Head, Keep, Pairing, Span
@@ -154,8 +155,8 @@ def probe_model_type(model_type: str, **overrides: Any) -> ProbeReport:
     return _probe_model_type(model_type, transformers.__version__, _frozen(overrides))
 
 
-@lru_cache(maxsize=None)
-def _probe_model_type(model_type: str, version: str, overrides: Any) -> ProbeReport:
+@cache
+def _probe_model_type(model_type: str, _version: str, overrides: Any) -> ProbeReport:
     from ropetool.models import tiny
 
     try:

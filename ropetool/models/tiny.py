@@ -5,16 +5,17 @@ size where the class allows it, biases and norm weights are random. Sizes are fo
 attribute names; what a type needs beyond that is in `SPECIAL`.
 """
 
+# ruff: noqa: ANN401  (transformers is untyped: its models and configs are Any)
 from __future__ import annotations
 
 import contextlib
 import copy
 import importlib
 import inspect
-import logging
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -46,15 +47,18 @@ class Built:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    logger = logging.getLogger("transformers")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL)
+    """Without transformers' remarks on special token ids beyond the tiny vocabulary."""
+    from transformers.utils import logging
+
+    level = logging.get_verbosity()
+    logging.set_verbosity(logging.CRITICAL + 1)
     try:
         yield
     finally:
-        logger.setLevel(level)
+        logging.set_verbosity(level)
 
 
+@lru_cache(maxsize=1)
 def rope_model_types() -> tuple[str, ...]:
     """Every model type with token positions and RoPE, found by asking its config and its modeling file.
 
@@ -187,12 +191,11 @@ def tiny_values(model_type: str) -> dict[str, Any]:
     if hasattr(default, "rotary_dim"):
         values["rotary_dim"] = 16
     values.update(_layer_values(kind, default))
-    for name, sub in getattr(default, "sub_configs", {}).items():
+    for name in getattr(default, "sub_configs", {}):
         nested = getattr(default, name, None)
         if nested is not None:
             values[name] = _sizes(type(nested), nested) | {"model_type": nested.model_type}
-            if "head_dim" in values[name]:
-                values[name].update({k: HEADS * HEAD_DIM for k in WIDTH_KEYS if k in values[name]})
+            values[name].update({k: HEADS * HEAD_DIM for k in WIDTH_KEYS if k in values[name]})
     values.update(SPECIAL[model_type].values if model_type in SPECIAL else {})
     return {k: v for k, v in values.items() if v is not DROP}
 
@@ -207,7 +210,7 @@ def tiny_config(model_type: str, values: Mapping[str, Any]) -> Any:
         values["rope_parameters"] = _fitted(block, _rotary_pairs(values, block))
     try:
         return config_class(model_type)(**values)
-    except Exception as error:  # noqa: BLE001 - config validators raise what they like
+    except Exception as error:
         raise CannotBuild(f"no tiny config: {type(error).__name__}: {' '.join(str(error).split())[:200]}") from error
 
 
@@ -239,8 +242,10 @@ def _settable(kind: Any, default: Any, key: str) -> bool:
     if key in getattr(kind, "attribute_map", {}):
         return False
     parameters = inspect.signature(kind.__init__).parameters
-    return key in parameters or key in getattr(kind, "__dataclass_fields__", {}) or (
-        default is not None and key in vars(default)
+    return (
+        key in parameters
+        or key in getattr(kind, "__dataclass_fields__", {})
+        or (default is not None and key in vars(default))
     )
 
 
@@ -300,7 +305,7 @@ def _build(model_type: str, values: Mapping[str, Any], seed: int) -> Built:
             model(**make(model, 2))
     except CannotBuild:
         raise
-    except Exception as error:  # noqa: BLE001 - model code raises what it likes
+    except Exception as error:
         words = " ".join(str(error).split())[:200]
         raise CannotBuild(f"{step}: {type(error).__name__}: {words}") from error
     return Built(model, lambda batch: make(model, batch), config)

@@ -1,5 +1,6 @@
 """Data for `tiny`: sizes by the attribute names that configs use, and what single model types need beyond them."""
 
+# ruff: noqa: ANN401  (transformers is untyped: its models and configs are Any)
 from __future__ import annotations
 
 import inspect
@@ -27,13 +28,15 @@ SIZES: dict[str, Any] = {
     "moe_topk": 2, "n_group": 1, "topk_group": 1, "n_shared_experts": 1, "num_shared_experts": 1,
     "q_lora_rank": 24, "kv_lora_rank": 20, "qk_nope_head_dim": 12, "qk_rope_head_dim": 8, "v_head_dim": 10,
     "index_n_heads": 4, "index_head_dim": 16, "index_topk": 4,
-    "global_head_dim": 2 * HEAD_DIM, "max_position_embeddings": 64, "n_positions": 64, "n_ctx": 64, "sliding_window": 16, "attention_chunk_size": 16,
+    "global_head_dim": 2 * HEAD_DIM,
+    "max_position_embeddings": 64, "n_positions": 64, "n_ctx": 64, "sliding_window": 16, "attention_chunk_size": 16,
     "embedding_size": HIDDEN, "type_vocab_size": 2, "first_k_dense_replace": 1,
     "hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": VOCAB, "laurel_rank": 8,
     "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 1,
     "mamba_d_state": 8, "mamba_n_heads": 8, "mamba_d_head": 24, "mamba_n_groups": 1, "mamba_chunk_size": 8,
     "linear_head_dim": 8, "linear_num_heads": 2, "mamba_d_ssm": 64, "moe_k": 2, "top_k_experts": 2,
-    "expert_ffn_hidden_size": 16, "hidden_size_global": 128, "zero_expert_num": 2, "hc_mult": 2, "o_groups": 2, "o_lora_rank": 8,
+    "expert_ffn_hidden_size": 16, "hidden_size_global": 128,
+    "zero_expert_num": 2, "hc_mult": 2, "o_groups": 2, "o_lora_rank": 8,
     "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 8, "linear_value_head_dim": 8,
 }  # fmt: skip
 
@@ -67,7 +70,9 @@ def _random(batch: int, *shape: int) -> torch.Tensor:
 
 def encoder_inputs(model: Any, batch: int) -> dict[str, Any]:
     """Token ids and a random encoder output, for cross attention."""
-    width = getattr(model.config, "cross_hidden_size", None) or model.config.hidden_size
+    config = model.config
+    width = getattr(config, "cross_hidden_size", None) or config.hidden_size
+    width = config.encoder_config.hidden_size if hasattr(config, "encoder_config") else width
     return default_inputs(model, batch) | {"encoder_hidden_states": _random(batch, ENCODER_TOKENS, width)}
 
 
@@ -111,8 +116,8 @@ SPECIAL: dict[str, Special] = {
     "bailing_hybrid": Special({"num_expert_group": 1, "num_experts_per_token": 2}),
     "bamba": Special({"attn_layer_indices": [1], "mamba_d_head": 64}),
     "blt": Special({"encoder_hash_byte_group_vocab": 50}),
-    "blt_local_decoder": Special({"hidden_size": 128}, inputs=patch_inputs),
-    "blt_local_encoder": Special({"hidden_size": 128}, inputs=patch_inputs),
+    "blt_local_decoder": Special({"hidden_size": 128, "cross_attn_k": 1}, inputs=patch_inputs),
+    "blt_local_encoder": Special({"hidden_size": 128, "cross_attn_k": 1}, inputs=patch_inputs),
     "chameleon": Special({"vocabulary_map": {"<image>": 5}}),
     "clvp_encoder": Special({"projection_dim": 96, "num_attention_heads": 2, "hidden_size": 96}),
     "cohere_compass_text": Special(
@@ -162,7 +167,10 @@ SPECIAL: dict[str, Special] = {
     "hunyuan_vl_text": Special({"rope_parameters": {**_DEFAULT_ROPE, "mrope_section": [2, 2, 2, 2]}}),
     "idefics": Special(
         inputs=lambda m, b: default_inputs(m, b)
-        | {"image_encoder_embeddings": _random(b, 1, ENCODER_TOKENS, m.config.vision_config.embed_dim)}
+        | {
+            "image_encoder_embeddings": _random(b, 1, ENCODER_TOKENS, m.config.vision_config.embed_dim),
+            "image_attention_mask": torch.ones(b, TOKENS, 1),
+        }
     ),
     "inkling2_text": Special({"unpadded_vocab_size": VOCAB}),
     "jetmoe": Special({"num_local_experts": 1, "num_experts_per_tok": 1, "kv_channels": HEAD_DIM,
@@ -171,6 +179,13 @@ SPECIAL: dict[str, Special] = {
                                       "num_codebooks": 4, "vocab_size": VOCAB},
                                      inputs=_codes(lambda c: c.num_codebooks + 1)),
     "longcat_flash": Special({"head_dim": 8}),
+    "moonshine": Special(
+        {"encoder_num_hidden_layers": 1, "decoder_num_hidden_layers": 2, "decoder_num_attention_heads": 8,
+         "decoder_num_key_value_heads": 8, "hidden_size": 256},
+        class_name="MoonshineDecoder", inputs=encoder_inputs,
+    ),
+    "moonshine_streaming": Special({"hidden_size": 256, "head_dim": 32, "num_key_value_heads": 2},
+                                   class_name="MoonshineStreamingDecoder", inputs=encoder_inputs),
     "pocket_tts": Special({"flow_head_config": {"condition_dim": HIDDEN}}),
     "lfm2_moe": Special({"layer_types": ["conv", "full_attention"], "num_dense_layers": 1}),
     "qwen3_omni_moe_talker_code_predictor": Special(inputs=embedded_inputs),
@@ -180,6 +195,8 @@ SPECIAL: dict[str, Special] = {
          "indexer_compress_ratio": 1, "hc_count": 2, "hc_lowrank": 8}
     ),
     "recurrent_gemma": Special({"block_types": ["recurrent", "attention"], "lru_width": HIDDEN}),
+    "t5_gemma_module": Special({"dropout_rate": 0.0, "cross_attention_hidden_size": HIDDEN, "is_decoder": True},
+                               class_name="T5GemmaDecoder", inputs=encoder_inputs),
     "t5gemma2_decoder": Special({"dropout_rate": 0.0}, inputs=encoder_inputs),
     "t5gemma2_text": Special({"dropout_rate": 0.0}),
     "voxtral_realtime_text": Special(
