@@ -42,6 +42,7 @@ class Row:
     partner: int | None = None
     angle_rad: float = 0.0
     length: float = 1.0
+    turned_as_v: bool = False
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ def read(model: Any, inputs: Callable[[int], Mapping[str, Any]] | None) -> tuple
             return [], "no module was seen doing attention"
         projections = _projections(modules, roots)
         seen = cap.run(model, inputs, projections, 1.0)
-        double = cap.run(model, inputs, projections, 2.0)
+        double = seen if _all_unit(seen) else cap.run(model, inputs, projections, 2.0)
     except Exception as error:  # noqa: BLE001 - any model code may raise anything; it is reported as unread
         return (
             [],
@@ -81,6 +82,17 @@ def read(model: Any, inputs: Callable[[int], Mapping[str, Any]] | None) -> tuple
     for pair in zip(seen.calls, double.calls, strict=True):
         calls.setdefault(pair[0].module, []).append(pair)
     return [r for pairs in calls.values() for r in _reports(model, modules, seen, pairs[:_CALLS])], None
+
+
+def _all_unit(seen: cap.Capture) -> bool:
+    """Whether every row that arrives has length 1 at position 0, so that nothing can have normalised it."""
+    for call in seen.calls:
+        for x in (call.q, call.k, call.v):
+            if x is not None:
+                length = (x - x[-1:])[:, :, 0].abs().amax(dim=(1, 2))
+                if bool(((length > 0) & ((length - 1.0).abs() > 1e-4)).any()):
+                    return False
+    return True
 
 
 def _reports(model: Any, modules: Mapping[str, Any], seen: cap.Capture, pairs: Any) -> list[AttentionReport]:
@@ -148,11 +160,12 @@ def _report(model: Any, modules: Mapping[str, Any], seen: cap.Capture, call: cap
             raise Unreadable("no row of its projections reaches k in one slot")
         projections = tuple(_projection(modules[n], _local(n, call.module), rows[n]) for n in claimed)
         rotations = [r for n in claimed for r in _rotations(rows[n])]
+        norms = _norms(seen, call.module, {n: rows[n] for n in claimed})
         return AttentionReport(
             **base,
             projections=projections,
-            norms=_norms(seen, call.module, {n: rows[n] for n in claimed}),
-            other_tensors=_others(module, call.module, claimed),
+            norms=norms,
+            other_tensors=_others(module, call.module, claimed, [n.name for n in norms]),
             key_from=key_from,
             **_common(rotations, rows, claimed + ([key_from] if key_from else [])),
         )
@@ -209,7 +222,7 @@ def _rows(seen: cap.Capture, name: str, call: cap.Seen, twice: cap.Seen) -> list
         if once is None or double is None:
             continue
         response = once[start : start + count] - once[-1:]
-        louder = double[start : start + count] - double[-1:]
+        louder = double[start : start + count] - double[-1:] if double is not once else 2.0 * response
         hit = response.abs().amax(dim=(1, 2, 3)) > 0
         for r in torch.nonzero(hit).flatten().tolist():
             found[r].append(_row(role, response[r].double(), louder[r].double()))
@@ -225,7 +238,7 @@ def _one(rows: list[Row], where: str) -> Row:
         return Row(Role.LATENT)
     single = [r for r in rows if r.role is not Role.LATENT]
     if {r.role for r in single} == {Role.K, Role.V}:
-        return single[0]
+        return replace(single[0], turned_as_v=single[1].partner is not None)
     raise Unreadable(f"{where} reaches {' and '.join(r.role.value for r in rows)}")
 
 
@@ -242,7 +255,8 @@ def _row(role: Role, response: torch.Tensor, louder: torch.Tensor) -> Row:
     if len(everywhere) > 2 or len(home) > 2:
         return Row(Role.LATENT)
     if len(home) != 1:
-        raise Unreadable(f"at position 0 a row of {role.value} is in slots {home}: no identity there")
+        what = f"slots {home}" if home else "no slot (it is made from several positions)"
+        raise Unreadable(f"at position 0 a row of {role.value} is in {what}: no identity there")
     slot = home[0]
     linear = abs(float(louder[heads[0], 0, slot] / first[0, slot]) - 2.0) < 1e-3
     length = float(first[0, slot].abs()) if linear else math.nan
@@ -334,7 +348,7 @@ def _paired(rows: Sequence[Row], turned: Mapping[int, tuple[int, float]], backwa
 
 def _common(rotations: Sequence[Rotation], rows: Mapping[str, Sequence[Row]], names: Sequence[str]) -> dict[str, Any]:
     """What the module's heads have in common; they must agree, or nothing is claimed."""
-    value_rotated = any(r.role is Role.V and r.partner is not None for n in names for r in rows[n])
+    value_rotated = any(r.turned_as_v or (r.role is Role.V and r.partner is not None) for n in names for r in rows[n])
     lengths = {
         role: next((r.length for n in names for r in rows[n] if r.role is role and r.partner is not None), None)
         for role in (Role.Q, Role.K)
@@ -395,8 +409,8 @@ def _after_rotation(norm: cap.NormSeen, start: int, rows: Sequence[Row]) -> bool
     return int(per_vector.max()) > 1
 
 
-def _others(module: Any, root: str, claimed: Sequence[str]) -> tuple[str, ...]:
-    """Tensors of the module that belong to none of its projections."""
+def _others(module: Any, root: str, claimed: Sequence[str], norms: list[str]) -> tuple[str, ...]:
+    """Tensors of the module that belong to none of its projections and norms."""
     names = [n for n, _ in module.named_parameters()] + [n for n, _ in module.named_buffers()]
-    mine = [_local(n, root) for n in claimed]
+    mine = [_local(n, root) for n in claimed] + norms
     return tuple(n for n in names if not any(n.startswith(m + ".") for m in mine))

@@ -90,7 +90,7 @@ def _canonical(x: torch.Tensor, batch: int, transposed: bool = False) -> torch.T
 
 
 def _by_contract(x: torch.Tensor) -> torch.Tensor | None:
-    """The interface's own order is [B, heads, T, D]; of longer sequences (compressed blocks behind), the first tokens."""
+    """The interface's own order, [B, heads, T, D]; of a longer sequence (compressed blocks behind) the first tokens."""
     fits = x.dim() == 4 and x.shape[0] == _Recorder.batch and x.shape[2] >= _FEWEST
     return x.detach()[:, :, :TOKENS] if fits else None
 
@@ -266,7 +266,7 @@ def run(
         for name, module in projections.items():
             undo.callback(module.register_forward_hook(_one_hot_hook(name, capture, batch, height)).remove)
         for name, module in model.named_modules():
-            if is_norm(module) and any(name.startswith(a + ".") for a in like):
+            if is_norm(module) and not list(module.children()) and any(name.startswith(a + ".") for a in like):
                 undo.callback(module.register_forward_hook(_norm_hook(name, capture)).remove)
         undo.enter_context(torch.no_grad())
         undo.enter_context(recording_implementation(model))

@@ -140,7 +140,7 @@ SPECIAL: dict[str, Special] = {
         {"cross_num_attention_heads": 8, "cross_num_key_value_heads": 8, "cross_head_dim": 16, "cross_hidden_size": 80},
         inputs=lambda m, b: encoder_inputs(m, b) | _codes(lambda c: c.num_channels)(m, b),
     ),
-    "diffusion_gemma_text": Special({"num_experts": 4, "moe_intermediate_size": 16}),
+    "diffusion_gemma_text": Special({"global_head_dim": 32, "num_experts": 4, "moe_intermediate_size": 16}),
     "dots3_note_text": Special(
         {"swa_num_attention_heads": 8, "swa_num_key_value_heads": 8, "swa_q_lora_rank": 24, "swa_kv_lora_rank": 20,
          "swa_head_dim": 20, "swa_qk_nope_head_dim": 12, "swa_v_head_dim": 10}
@@ -149,6 +149,7 @@ SPECIAL: dict[str, Special] = {
         {"moe_intermediate_size": [16, 16], "hidden_size": 256,
          "rope_parameters": {**_DEFAULT_ROPE, "mrope_section": [6, 6, 4]}}
     ),
+    "embedding_gemma2_text": Special({"global_head_dim": 32}),
     "esm": Special({"position_embedding_type": "rotary", "pad_token_id": 0, "mask_token_id": 3}),
     "falcon_h1": Special({"mamba_d_ssm": 64, "mamba_d_head": 8}),
     "gemma3n_text": Special(
@@ -159,6 +160,8 @@ SPECIAL: dict[str, Special] = {
             "activation_sparsity_pattern": [0.95, 0.0, 0.0, 0.0],
         }
     ),
+    "gemma4_text": Special({"global_head_dim": 32}),
+    "gemma4_unified_text": Special({"global_head_dim": 32}),
     "glm5_next_text": Special({"qk_rope_head_dim": 0, "index_topk": 16}),
     "gradium_phonon_tts": Special({"flow_head_config": {"condition_dim": HIDDEN}}),
     "granitemoehybrid": Special(
