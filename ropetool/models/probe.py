@@ -145,6 +145,21 @@ def probe_model(
     )
 
 
+def probe_like(config: Any, model_class: Any = None) -> ProbeReport:
+    """Probe a tiny random model of a checkpoint's own config: its switches are kept, its sizes are shrunk.
+
+    ``model_class`` is the class of the checkpoint's custom code; loading that code, and the user's consent to it, is
+    the caller's business.
+    """
+    from ropetool.models import tiny
+
+    try:
+        built = tiny.build_like(config, model_class)
+    except tiny.CannotBuild as error:
+        return ProbeReport(str(getattr(config, "model_type", "")), "", unread=str(error))
+    return probe_model(built.model, built.inputs)
+
+
 def probe_model_type(model_type: str, **overrides: Any) -> ProbeReport:
     """Probe a tiny random model of ``model_type``; ``overrides`` are config values. Cached.
 

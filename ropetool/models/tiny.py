@@ -286,29 +286,76 @@ def build(model_type: str, seed: int = 0, **overrides: Any) -> Built:
         raise first or CannotBuild("nothing was tried")
 
 
+def build_like(config: Any, kind: Any = None, seed: int = 0) -> Built:
+    """A tiny random model with the switches of ``config`` and the sizes of `SIZES`; ``kind`` is its class, if known.
+
+    Raises `CannotBuild` with the reason.
+    """
+    kind = kind or model_class(config.model_type)
+    special = SPECIAL.get(config.model_type)
+    make = special.inputs if special and special.inputs else default_inputs
+    with _quiet(), torch.random.fork_rng(devices=[]):
+        values = _shrunk(config)
+        first: CannotBuild | None = None
+        for variant in _variants(values):
+            try:
+                return _random_model(kind, lambda v=values | variant: type(config)(**v), make, seed)  # type: ignore[misc]
+            except CannotBuild as error:
+                first = first or error
+        raise first or CannotBuild("nothing was tried")
+
+
+def _shrunk(config: Any) -> dict[str, Any]:
+    """The config's values with its sizes replaced, and its lists of one entry per layer cut to what is left."""
+    values = {k: v for k, v in config.to_dict().items() if k not in ("model_type", "transformers_version", "dtype")}
+    sizes = {k: v for k, v in SIZES.items() if values.get(k) is not None}
+    rotary = values.get("partial_rotary_factor") is not None or _is_partial(config)
+    if "head_dim" not in sizes:
+        sizes |= {k: HEADS * 2 * HEAD_DIM for k in WIDTH_KEYS if k in sizes}
+    elif rotary:
+        sizes["head_dim"] = 2 * HEAD_DIM
+    if values.get("num_attention_heads") == values.get("num_key_value_heads"):
+        sizes.pop("num_key_value_heads", None)
+        values.pop("num_key_value_heads", None)
+    if values.get("kv_lora_rank") is not None:
+        sizes.pop("head_dim", None)
+        values.pop("head_dim", None)
+    sizes |= _layer_values(type(config), config)
+    layers, kept = values.get("num_hidden_layers"), sizes.get("num_hidden_layers", 2)
+    cut = {k: v[:kept] for k, v in values.items() if isinstance(v, list) and len(v) == layers}
+    return values | cut | sizes
+
+
 def _build(model_type: str, values: Mapping[str, Any], seed: int) -> Built:
-    torch.manual_seed(seed)
-    config = tiny_config(model_type, values)
     kind = model_class(model_type)
     if kind is None:
         raise CannotBuild("transformers has no model class for this config")
     special = SPECIAL.get(model_type)
     make = special.inputs if special and special.inputs else default_inputs
-    step = "no tiny model"
+    return _random_model(kind, lambda: tiny_config(model_type, values), make, seed)
+
+
+def _random_model(
+    kind: Any, make_config: Callable[[], Any], make_inputs: Callable[[Any, int], dict[str, Any]], seed: int
+) -> Built:
+    torch.manual_seed(seed)
+    step = "no tiny config"
     try:
+        config = make_config()
+        step = "no tiny model"
         with torch.device("meta"):
             _check_size(kind(copy.deepcopy(config)))
         model = kind(config).float().eval()
         randomise(model)
         step = "the tiny model does not run"
         with torch.no_grad():
-            model(**make(model, 2))
+            model(**make_inputs(model, 2))
     except CannotBuild:
         raise
     except Exception as error:
         words = " ".join(str(error).split())[:200]
         raise CannotBuild(f"{step}: {type(error).__name__}: {words}") from error
-    return Built(model, lambda batch: make(model, batch), config)
+    return Built(model, lambda batch: make_inputs(model, batch), config)
 
 
 def _variants(values: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
