@@ -6,55 +6,27 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import nn
 
 from ropetool.models import capture as cap
-from ropetool.models.probe import (
-    AttentionReport,
-    NormReport,
-    Part,
-    ProjectionReport,
-    Role,
+from ropetool.models.report import AttentionReport, NormReport, Part, ProjectionReport, Role
+from ropetool.models.rotations import (
+    ANGLE_TOLERANCE_RAD,
+    Rotation,
+    Row,
+    Unreadable,
     angle_error_rad,
+    rotation_of,
+    rotations_of,
+    split_rows,
 )
-from ropetool.rope.pairing import Pairing
 
 _CALLS = 4
 _RELATIVE = 1e-9
-_ANGLE_TOLERANCE_RAD = 2e-3
-
-
-class Unreadable(Exception):
-    """What a module did does not fit the picture of a rotation by pairs; the message says what."""
-
-
-@dataclass(frozen=True)
-class Row:
-    """One row of a projection: its role, the heads it reaches, and its slot there."""
-
-    role: Role
-    heads: tuple[int, ...] = ()
-    slot: int = -1
-    partner: int | None = None
-    angle_rad: float = 0.0
-    length: float = 1.0
-    turned_as_v: bool = False
-
-
-@dataclass(frozen=True)
-class Rotation:
-    """What the heads of one module have in common."""
-
-    pairing: Pairing
-    rope_dim: int
-    rope_start: int
-    inv_freq: tuple[float, ...]
-    backwards: bool
-    role: Role
 
 
 def read(model: Any, inputs: Callable[[int], Mapping[str, Any]] | None) -> tuple[list[AttentionReport], str | None]:
@@ -159,7 +131,7 @@ def _report(model: Any, modules: Mapping[str, Any], seen: cap.Capture, call: cap
         if key_from is None and not any(r.role is Role.K for n in claimed for r in rows[n]):
             raise Unreadable("no row of its projections reaches k in one slot")
         projections = tuple(_projection(modules[n], _local(n, call.module), rows[n]) for n in claimed)
-        rotations = [r for n in claimed for r in _rotations(rows[n])]
+        rotations = [r for n in claimed for r in rotations_of(rows[n])]
         norms = _norms(seen, call.module, {n: rows[n] for n in claimed})
         return AttentionReport(
             **base,
@@ -266,7 +238,7 @@ def _row(role: Role, response: torch.Tensor, louder: torch.Tensor) -> Row:
     sign = float(first[0, slot].sign())
     angles = torch.atan2(sign * first[:, partner], sign * first[:, slot])
     for p in range(2, first.shape[0]):
-        if angle_error_rad(float(angles[p]), p * float(angles[1])) > _ANGLE_TOLERANCE_RAD:
+        if angle_error_rad(float(angles[p]), p * float(angles[1])) > ANGLE_TOLERANCE_RAD:
             raise Unreadable(
                 f"the angle of a row of {role.value} is {float(angles[1]):.6f} at position 1 and"
                 f" {float(angles[p]):.6f} at position {p}: not in proportion"
@@ -274,76 +246,13 @@ def _row(role: Role, response: torch.Tensor, louder: torch.Tensor) -> Row:
     return Row(role, tuple(heads), slot, partner, float(angles[1]), length)
 
 
-def _runs(rows: Sequence[Row]) -> list[tuple[int, int]]:
-    """Split rows into parts: same role and heads, and no slot twice."""
-    runs: list[tuple[int, int]] = []
-    start, slots = 0, set[int]()
-    for i, row in enumerate(rows):
-        head = rows[start]
-        if i > start and ((row.role, row.heads) != (head.role, head.heads) or (row.slot in slots and row.slot >= 0)):
-            runs.append((start, i))
-            start, slots = i, set()
-        slots.add(row.slot)
-    runs.append((start, len(rows)))
-    return runs
-
-
 def _projection(module: Any, name: str, rows: Sequence[Row]) -> ProjectionReport:
     parts = []
-    for start, stop in _runs(rows):
-        rotation = _rotation(rows[start:stop])
+    for start, stop in split_rows(rows):
+        rotation = rotation_of(rows[start:stop])
         rope = (0, 0) if rotation is None else (rotation.rope_start, rotation.rope_dim)
         parts.append(Part(rows[start].role, stop - start, *rope))
     return ProjectionReport(name, getattr(module, "bias", None) is not None, tuple(parts))
-
-
-def _rotations(rows: Sequence[Row]) -> list[Rotation]:
-    found = (_rotation(rows[start:stop]) for start, stop in _runs(rows))
-    return [r for r in found if r is not None]
-
-
-def _rotation(rows: Sequence[Row]) -> Rotation | None:
-    """The rotation of one head's rows, or None if none of them turns (or they are v)."""
-    at = {row.slot: i for i, row in enumerate(rows)}
-    if rows[0].role not in (Role.Q, Role.K):
-        return None
-    turned: dict[int, tuple[int, float]] = {}
-    for i, row in enumerate(rows):
-        if row.partner is None:
-            continue
-        if row.partner not in at or rows[at[row.partner]].partner != row.slot:
-            raise Unreadable(f"row {i} of a head turns with a slot whose row is not in that head, or not with it")
-        j = at[row.partner]
-        if angle_error_rad(row.angle_rad, -rows[j].angle_rad) > _ANGLE_TOLERANCE_RAD:
-            raise Unreadable(f"rows {i} and {j} of a head do not turn by opposite angles")
-        if i < j:
-            turned[i] = (j, row.angle_rad)
-    if not turned:
-        return None
-    signs = {angle > 0 for _, angle in turned.values()}
-    if len(signs) != 1:
-        raise Unreadable("some pairs of a head turn forwards and some backwards")
-    return _paired(rows, {i: (j, abs(angle)) for i, (j, angle) in turned.items()}, backwards=signs == {False})
-
-
-def _paired(rows: Sequence[Row], turned: Mapping[int, tuple[int, float]], backwards: bool) -> Rotation:
-    distances = {j - i for i, (j, _) in turned.items()}
-    start = min(turned)
-    if len(distances) != 1:
-        raise Unreadable(f"rows of a head are paired at different distances: {sorted(distances)}")
-    distance = distances.pop()
-    if distance == 1 and len(turned) == 1:
-        raise Unreadable("only one pair turns, which is the same in both layouts")
-    if distance == 1:
-        firsts = range(start, max(turned) + 1, 2)
-        pairing, rope_dim = Pairing.INTERLEAVED, 2 * len(firsts)
-    else:
-        firsts = range(start, start + distance)
-        pairing, rope_dim = Pairing.HALF, 2 * distance
-    if not set(turned) <= set(firsts) or start + rope_dim > len(rows):
-        raise Unreadable(f"the rotated rows {sorted(turned)} (distance {distance}) do not form one span")
-    frequencies = tuple(turned[i][1] if i in turned else 0.0 for i in firsts)
-    return Rotation(pairing, rope_dim, start, frequencies, backwards, rows[0].role)
 
 
 def _common(rotations: Sequence[Rotation], rows: Mapping[str, Sequence[Row]], names: Sequence[str]) -> dict[str, Any]:
@@ -358,7 +267,8 @@ def _common(rotations: Sequence[Rotation], rows: Mapping[str, Sequence[Row]], na
     first = next((r for r in rotations if r.role is Role.Q), rotations[0])
     for other in rotations:
         same = (other.pairing, other.rope_dim, other.backwards) == (first.pairing, first.rope_dim, first.backwards)
-        close = same and all(math.isclose(a, b, rel_tol=1e-3, abs_tol=1e-7) for a, b in _zip(other, first))
+        frequencies = zip(other.inv_freq, first.inv_freq, strict=True) if same else ()
+        close = same and all(math.isclose(a, b, rel_tol=1e-3, abs_tol=1e-7) for a, b in frequencies)
         if not close:
             raise Unreadable("the heads of the module do not turn alike")
     k = lengths[Role.K]
@@ -373,10 +283,6 @@ def _common(rotations: Sequence[Rotation], rows: Mapping[str, Sequence[Row]], na
         "backwards": first.backwards,
         "value_rotated": value_rotated,
     }
-
-
-def _zip(a: Rotation, b: Rotation) -> list[tuple[float, float]]:
-    return list(zip(a.inv_freq, b.inv_freq, strict=True))
 
 
 def _norms(seen: cap.Capture, root: str, rows: Mapping[str, Sequence[Row]]) -> tuple[NormReport, ...]:
