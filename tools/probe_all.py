@@ -280,7 +280,11 @@ def main() -> None:
         except Exception as error:  # noqa: BLE001 - one bad type must not end the sweep; it is listed
             known[model_type] = {"unread": f"the sweep failed on it: {type(error).__name__}: {error}"}
         print(f"{time.monotonic() - started:6.1f} s  {model_type}", flush=True)  # noqa: T201
-    document = {"transformers": transformers.__version__, "types": dict(sorted(known.items()))}
+    document = {
+        "transformers": transformers.__version__,
+        "outside": tiny.outside(),
+        "types": dict(sorted(known.items())),
+    }
     arguments.out.write_text(json.dumps(document, indent=1) + "\n", "utf-8")
 
 

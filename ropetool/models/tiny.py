@@ -32,6 +32,9 @@ PARTIAL_KEYS = ("partial_rotary_factor", "rotary_pct", "rope_pct", "rotary_dim",
 MAX_PARAMETERS = 64_000_000
 
 
+_NO_ROPE = "no RoPE"
+
+
 class CannotBuild(Exception):
     """No tiny model of the type could be built; the message is the reason."""
 
@@ -58,16 +61,30 @@ def _quiet() -> Iterator[None]:
         logging.set_verbosity(level)
 
 
-@lru_cache(maxsize=1)
 def rope_model_types() -> tuple[str, ...]:
     """Every model type with token positions and RoPE, found by asking its config and its modeling file.
 
-    A type counts if its config has a vocabulary, a modeling file has a class for it, and either the config has a
-    rotary key or the modeling file defines a rotary embedding. Composite configs do not count: their
-    text part has a type of its own.
+    A type counts if its config has a vocabulary, its model takes token ids, and either the config has a rotary key
+    or the built model has a rotary module. Composite configs do not count unless they have a rotary key
+    themselves: their text part has a type of its own.
     """
+    return tuple(t for t, reason in _scope().items() if reason is None)
+
+
+def outside() -> dict[str, str]:
+    """The types whose config has a rotary key and which `rope_model_types` leaves out, each with the reason."""
+    return {t: reason for t, reason in _scope().items() if reason is not None}
+
+
+@lru_cache(maxsize=1)
+def _scope() -> dict[str, str | None]:
+    found: dict[str, str | None] = {}
     with _quiet():
-        return tuple(t for t in sorted(_names()) if _has_rope(t))
+        for model_type in sorted(_names()):
+            reason = _out_of_scope(model_type)
+            if reason != _NO_ROPE:
+                found[model_type] = reason
+    return found
 
 
 def config_class(model_type: str) -> Any:
@@ -84,19 +101,28 @@ def _default(model_type: str) -> Any:
         return None
 
 
-def _has_rope(model_type: str) -> bool:
+def _out_of_scope(model_type: str) -> str | None:
+    """None for a RoPE model type; `_NO_ROPE`, or why its RoPE is not one over token positions."""
     config = _default(model_type)
-    if config is None or not hasattr(config, "vocab_size"):
-        return False
-    if config.model_type != model_type and config.model_type in _names():
-        return False
+    if config is None:
+        return "its config class has no defaults" if _mentions_rope(config_class(model_type)) else _NO_ROPE
     keyed = any(hasattr(config, key) for key in ROTARY_KEYS)
-    if not keyed and (config.sub_configs or not _defines_rotary(config)):
-        return False
-    found = model_class(model_type)
-    if found is None or "input_ids" not in inspect.signature(found.forward).parameters:
-        return False
-    return keyed or _contains_rotary(model_type, found)
+    if not keyed and (config.sub_configs or not hasattr(config, "vocab_size") or not _defines_rotary(config)):
+        return _NO_ROPE
+    if config.model_type != model_type and config.model_type in _names():
+        return f"another name of {config.model_type}"
+    kind = model_class(model_type)
+    if kind is None:
+        return "no model class takes its config"
+    takes = list(inspect.signature(kind.forward).parameters)[1]
+    if not hasattr(config, "vocab_size") or "input_ids" not in inspect.signature(kind.forward).parameters:
+        reason = f"{kind.__name__} has no vocabulary or takes no token ids (its first input is {takes})"
+        return reason if keyed else _NO_ROPE
+    return None if keyed or _contains_rotary(model_type, kind) else _NO_ROPE
+
+
+def _mentions_rope(kind: Any) -> bool:
+    return "rope_parameters" in Path(inspect.getfile(kind)).read_text("utf-8")
 
 
 def _contains_rotary(model_type: str, kind: Any) -> bool:
