@@ -22,7 +22,7 @@ from typing import Any
 import torch
 import transformers
 
-from ropetool.models import tiny
+from ropetool.models import catalog, tiny
 from ropetool.models.probe import AttentionReport, Part, ProbeReport, Role, probe_model_type
 
 SWITCHES = {
@@ -38,7 +38,7 @@ THETA_KEYS = ("rope_theta", "rotary_emb_base", "rotary_embedding_base", "global_
 DEFAULT_KEYS = ("head_dim", "num_key_value_heads", "num_attention_heads", "hidden_size", "max_position_embeddings",
                 "qk_rope_head_dim", "qk_nope_head_dim", "rotary_dim", "n_head", "n_embd", "n_positions", "num_kv_heads",
                 "global_head_dim", "num_global_key_value_heads")  # fmt: skip
-_THETA, _PARTIAL = 12345.0, 0.5
+_THETA, _PARTIAL = 12345.0, 0.75
 
 
 def grammar(parts: tuple[Part, ...]) -> str:
@@ -82,7 +82,7 @@ def attention_entry(a: AttentionReport, biased: dict[str, bool]) -> dict[str, An
         "projections": {
             p.name: {
                 "rows": grammar(p.parts),
-                "moves": any(part.rope_dim for part in p.parts),
+                "moves": None if Role.UNREAD in p.roles else any(part.rope_dim for part in p.parts),
                 "bias": p.bias,
                 "bias_possible": p.bias or biased.get(f"{a.paths[0]}.{p.name}", False),
             }
@@ -116,7 +116,7 @@ def covers(a: AttentionReport, role: Role, shape: tuple[int, ...] | None) -> str
 
 def biases(model_type: str) -> tuple[list[str], dict[str, bool]]:
     """The config's bias switches, and which modules have a bias with all of them on."""
-    default = tiny.config_class(model_type)()
+    default = catalog.config_class(model_type)()
     keys = [k for k, v in vars(default).items() if "bias" in k and isinstance(v, bool)]
     try:
         model = tiny.build(model_type, **dict.fromkeys(keys, True)).model
@@ -136,7 +136,7 @@ def rope_blocks(config: Any) -> list[dict[str, Any]]:
 
 def accepted(model_type: str, keys: tuple[str, ...], value: Any, field: str) -> list[str]:
     """Which top-level keys of config.json the class understands: they end up in the rope block or on a known field."""
-    kind = tiny.config_class(model_type)
+    kind = catalog.config_class(model_type)
     found = []
     for key in keys:
         wanted = 8 if key == "rotary_dim" else value
@@ -151,25 +151,24 @@ def accepted(model_type: str, keys: tuple[str, ...], value: Any, field: str) -> 
 
 
 def honours_partial(model_type: str, report: ProbeReport) -> bool | str:
-    """Whether the model's rotary span follows ``partial_rotary_factor`` in the rope block."""
-    before = {a.kind: a.rotary_dim for a in report.attentions if a.pairing}
-    block = getattr(tiny.config_class(model_type)(), "rope_parameters", None)
+    """Whether the model's rotated pairs follow ``partial_rotary_factor`` in the rope block."""
+    block = getattr(tiny.build(model_type).config, "rope_parameters", None)
     if not isinstance(block, dict):
         return "no rope block"
     nested = any(isinstance(b, dict) for b in block.values())
-    taken = any(b.get("partial_rotary_factor") == _PARTIAL for b in rope_blocks_of(block))
-    factor = {"partial_rotary_factor": 0.25 if taken else _PARTIAL}
-    changed = {k: {**b, **factor} for k, b in block.items()} if nested else {**block, **factor}
-    changed = changed if nested or "rope_theta" in block else {**changed, "rope_theta": 10000.0}
-    after = probe_model_type(model_type, rope_parameters=changed)
-    if after.unread or any(a.unread for a in after.attentions):
-        return f"fails: {after.unread or next(a.unread for a in after.attentions if a.unread)}"
-    return any(a.rotary_dim != before.get(a.kind) for a in after.attentions if a.pairing)
+    blocks = [b for b in block.values() if isinstance(b, dict)] if nested else [block]
+    factor = 0.25 if any(b.get("partial_rotary_factor") == 0.5 for b in blocks) else 0.5
+    changed = {k: b | {"partial_rotary_factor": factor} if isinstance(b, dict) else b for k, b in block.items()}
+    after = probe_model_type(
+        model_type, rope_parameters=changed if nested else {**block, "partial_rotary_factor": factor}
+    )
+    reason = after.unread or next((a.unread for a in after.attentions if a.unread), None)
+    return f"fails: {reason}" if reason else turning(after) != turning(report)
 
 
-def rope_blocks_of(block: dict[str, Any]) -> list[dict[str, Any]]:
-    """The blocks in a rope block."""
-    return [b for b in block.values() if isinstance(b, dict)] or [block]
+def turning(report: ProbeReport) -> list[tuple[str, int]]:
+    """How many pairs turn, by kind of layer."""
+    return [(a.kind, sum(f > 0 for f in a.inv_freq)) for a in report.attentions]
 
 
 def field_default(kind: Any, key: str) -> Any:
@@ -181,7 +180,7 @@ def field_default(kind: Any, key: str) -> Any:
 
 def defaults(model_type: str) -> dict[str, Any]:
     """What the config class fills in where config.json has no such key."""
-    kind = tiny.config_class(model_type)
+    kind = catalog.config_class(model_type)
     config = kind()
     entry: dict[str, Any] = {"rope_parameters": _plain(getattr(config, "rope_parameters", None))}
     for key in DEFAULT_KEYS:
@@ -230,6 +229,8 @@ def variants(model_type: str, report: ProbeReport) -> dict[str, Any]:
             continue
         other = probe_model_type(model_type, **{key: value})
         name = f"{key}={json.dumps(value)}"
+        if other.unread and other.unread.startswith("no tiny config"):
+            continue  # the class refuses the value
         if other.unread:
             found[name] = {"unread": other.unread}
         elif other.attentions != report.attentions:
@@ -240,16 +241,16 @@ def variants(model_type: str, report: ProbeReport) -> dict[str, Any]:
 def type_entry(model_type: str) -> dict[str, Any]:
     """Everything about one model type."""
     report = probe_model_type(model_type)
-    kind = tiny.model_class(model_type)
+    kind = catalog.model_class(model_type)
     entry: dict[str, Any] = {
         "class": kind.__name__,
-        "config": tiny.config_class(model_type).__name__,
+        "config": catalog.config_class(model_type).__name__,
         "file": "/".join(Path(inspect.getfile(kind)).parts[-4:]),
     }
     if report.unread:
         return entry | {"unread": report.unread, "defaults": defaults(model_type)}
     switches, biased = biases(model_type)
-    partial = {"default": next((b["partial_rotary_factor"] for b in rope_blocks(tiny.config_class(model_type)())
+    partial = {"default": next((b["partial_rotary_factor"] for b in rope_blocks(catalog.config_class(model_type)())
                                 if b.get("partial_rotary_factor") is not None), None),
                "keys": accepted(model_type, tiny.PARTIAL_KEYS, _PARTIAL, "partial_rotary_factor"),
                "honoured": honours_partial(model_type, report)}  # fmt: skip

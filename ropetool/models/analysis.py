@@ -27,6 +27,7 @@ from ropetool.models.rotations import (
 
 _CALLS = 4
 _RELATIVE = 1e-9
+_HIT, _NOISE = 1e-3, 1e-6
 
 
 def read(model: Any, inputs: Callable[[int], Mapping[str, Any]] | None) -> tuple[list[AttentionReport], str | None]:
@@ -53,7 +54,23 @@ def read(model: Any, inputs: Callable[[int], Mapping[str, Any]] | None) -> tuple
     calls: dict[str, list[tuple[cap.Seen, cap.Seen]]] = {}
     for pair in zip(seen.calls, double.calls, strict=True):
         calls.setdefault(pair[0].module, []).append(pair)
-    return [r for pairs in calls.values() for r in _reports(model, modules, seen, pairs[:_CALLS])], None
+    reports = [r for pairs in calls.values() for r in _reports(model, modules, seen, pairs[:_CALLS])]
+    read_scopes = {_scope(c.module) for c in seen.calls}
+    unseen = [n for n in _indexers(modules) if n not in read_scopes]
+    return reports + [_unseen(modules, n) for n in unseen], None
+
+
+def _indexers(modules: Mapping[str, nn.Module]) -> list[str]:
+    """The indexers of sparse attention, which have q and k of their own, by their class's name."""
+    named = {n: m for n, m in modules.items() if "indexer" in type(m).__name__.lower()}
+    return [n for n, m in named.items() if _scope(n) == n and any(cap.is_linear(x) for x in m.modules())]
+
+
+def _unseen(modules: Mapping[str, nn.Module], name: str) -> AttentionReport:
+    """An indexer that multiplied no q by a k where this probe looks; its rows may move all the same."""
+    kind = type(modules[name]).__name__
+    reason = "its product of q and k was not seen"
+    return AttentionReport((name,), _layer(name, modules[name]), "indexer", kind, False, unread=reason)
 
 
 def _all_unit(seen: cap.Capture) -> bool:
@@ -78,9 +95,11 @@ def _reports(model: Any, modules: Mapping[str, Any], seen: cap.Capture, pairs: A
 
 
 def _with_values(a: AttentionReport, b: AttentionReport) -> AttentionReport:
-    """``a``, with the rows of v that only ``b`` saw."""
+    """``a``, with the rows of v that only ``b`` saw (DiffLlama attends twice, each time with half of v)."""
     projections = tuple(
-        q if Role.V in q.roles and p.roles == {Role.NONE} else p
+        replace(p, parts=tuple(y if y.role is Role.V else x for x, y in zip(p.parts, q.parts, strict=True)))
+        if [x.rows for x in p.parts] == [y.rows for y in q.parts]
+        else p
         for p, q in zip(a.projections, b.projections, strict=True)
     )
     return replace(a, projections=projections)
@@ -108,7 +127,10 @@ def _projections(modules: Mapping[str, nn.Module], roots: Sequence[str]) -> dict
 
 def _report(model: Any, modules: Mapping[str, Any], seen: cap.Capture, call: cap.Seen, twice: cap.Seen) -> Any:
     module = modules[call.module]
-    own = _own_projections(seen, call.module)
+    root = _scope(call.module)
+    others = {_scope(c.module) for c in seen.calls} | set(_indexers(modules))
+    nested = tuple(sorted(o + "." for o in others if o.startswith(root + ".")))
+    own = [n for n in _own_projections(seen, root) if not n.startswith(nested)]
     base: dict[str, Any] = {
         "paths": (call.module,),
         "layers": _layer(call.module, module),
@@ -130,19 +152,25 @@ def _report(model: Any, modules: Mapping[str, Any], seen: cap.Capture, call: cap
             raise Unreadable((why if mixed else "no row of its projections reaches q") + (notes and f" ({notes})"))
         if key_from is None and not any(r.role is Role.K for n in claimed for r in rows[n]):
             raise Unreadable("no row of its projections reaches k in one slot")
-        projections = tuple(_projection(modules[n], _local(n, call.module), rows[n]) for n in claimed)
+        projections = tuple(_projection(modules[n], _local(n, root), rows[n]) for n in claimed)
         rotations = [r for n in claimed for r in rotations_of(rows[n])]
-        norms = _norms(seen, call.module, {n: rows[n] for n in claimed})
+        norms = _norms(seen, root, {n: rows[n] for n in claimed})
         return AttentionReport(
             **base,
             projections=projections,
             norms=norms,
-            other_tensors=_others(module, call.module, claimed, [n.name for n in norms]),
+            other_tensors=_others(modules[root], root, claimed, [n.name for n in norms], nested),
             key_from=key_from,
             **_common(rotations, rows, claimed + ([key_from] if key_from else [])),
         )
     except Unreadable as reason:
         return AttentionReport(**base, unread=str(reason))
+
+
+def _scope(name: str) -> str:
+    """The module whose tensors belong to the module that attends: an indexer's scorer is a part of the indexer."""
+    parts = name.split(".")
+    return ".".join(parts[: parts.index("indexer") + 1]) if "indexer" in parts else name
 
 
 def _own_projections(seen: cap.Capture, root: str) -> list[str]:
@@ -195,10 +223,17 @@ def _rows(seen: cap.Capture, name: str, call: cap.Seen, twice: cap.Seen) -> list
             continue
         response = once[start : start + count] - once[-1:]
         louder = double[start : start + count] - double[-1:] if double is not once else 2.0 * response
-        hit = response.abs().amax(dim=(1, 2, 3)) > 0
+        hit = response.abs().amax(dim=(1, 2, 3)) > _NOISE
         for r in torch.nonzero(hit).flatten().tolist():
             found[r].append(_row(role, response[r].double(), louder[r].double()))
-    return [_one(rows, f"row {r} of {name}") for r, rows in enumerate(found)]
+    behind = set[int]()
+    if call.behind is not None:
+        tail = (call.behind[start : start + count] - call.behind[-1:]).flatten(1).abs().amax(1)
+        behind = set(torch.nonzero(tail > _NOISE).flatten().tolist())
+    return [
+        Row(Role.UNREAD) if r in behind and not rows else _one(rows, f"row {r} of {name}")
+        for r, rows in enumerate(found)
+    ]
 
 
 def _one(rows: list[Row], where: str) -> Row:
@@ -294,7 +329,7 @@ def _norms(seen: cap.Capture, root: str, rows: Mapping[str, Sequence[Row]]) -> t
         x = (norm.x - norm.x[-1:]).flatten(1)
         for name, row_list in rows.items():
             block = x[seen.starts[name] : seen.starts[name] + len(row_list)]
-            hits = [r for r, any_hit in zip(row_list, (block != 0).any(1).tolist(), strict=True) if any_hit]
+            hits = [r for r, hit in zip(row_list, (block.abs() > _HIT).any(1).tolist(), strict=True) if hit]
             if not hits:
                 continue
             after = _after_rotation(norm, seen.starts[name], row_list)
@@ -311,12 +346,14 @@ def _after_rotation(norm: cap.NormSeen, start: int, rows: Sequence[Row]) -> bool
     if turned is None or not dims:
         return False
     change = (norm.x[start + turned] - norm.x[-1]).select(dims[0] - 1, 1)
-    per_vector = (change.reshape(-1, change.shape[-1]).abs() > 0).sum(-1)
+    per_vector = (change.reshape(-1, change.shape[-1]).abs() > _HIT).sum(-1)
     return int(per_vector.max()) > 1
 
 
-def _others(module: Any, root: str, claimed: Sequence[str], norms: list[str]) -> tuple[str, ...]:
+def _others(
+    module: Any, root: str, claimed: Sequence[str], norms: list[str], nested: tuple[str, ...]
+) -> tuple[str, ...]:
     """Tensors of the module that belong to none of its projections and norms."""
     names = [n for n, _ in module.named_parameters()] + [n for n, _ in module.named_buffers()]
-    mine = [_local(n, root) for n in claimed] + norms
+    mine = [_local(n, root) for n in claimed] + norms + [n[len(root) + 1 : -1] for n in nested]
     return tuple(n for n in names if not any(n.startswith(m + ".") for m in mine))

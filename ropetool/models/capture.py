@@ -31,13 +31,17 @@ _PRODUCTS = (torch.matmul, torch.bmm, torch.Tensor.matmul, torch.Tensor.__matmul
 
 @dataclass
 class Seen:
-    """One call of attention: q, k, v as [B, heads, T, D], or the reason why they could not be read."""
+    """One call of attention: q, k, v as [B, heads, T, D], or the reason why they could not be read.
+
+    ``behind`` is what a longer k has after the tokens: blocks of compressed keys.
+    """
 
     module: str
     interface: bool
     q: torch.Tensor | None = None
     k: torch.Tensor | None = None
     v: torch.Tensor | None = None
+    behind: torch.Tensor | None = None
     reason: str | None = None
 
 
@@ -102,7 +106,8 @@ def _record(module: nn.Module, query: torch.Tensor, key: torch.Tensor, value: to
         name = _Recorder.names.get(id(module), type(module).__name__)
         q, k, v = (_by_contract(t) for t in (query, key, value))
         reason = None if q is not None and k is not None else f"q has shape {tuple(query.shape)}, k {tuple(key.shape)}"
-        capture.calls.append(Seen(name, True, q, k, v, reason))
+        longer = k is not None and q is not None and key.shape[2] > TOKENS
+        capture.calls.append(Seen(name, True, q, k, v, key.detach()[:, :, TOKENS:] if longer else None, reason))
     return query.new_zeros(query.shape[0], query.shape[2], query.shape[1], value.shape[-1]), None
 
 
@@ -150,7 +155,7 @@ class _Products(TorchFunctionMode):
             )
             whole = parts[0] is not None and parts[1] is not None
             reason = None if whole else f"q has shape {tuple(q.shape)}, k {tuple(k.shape)}"
-            self.capture.calls.append(Seen(name, False, *parts, reason))
+            self.capture.calls.append(Seen(name, False, *parts, reason=reason))
         elif nth == 2 and self.capture.calls[-1].module == name and self.capture.calls[-1].v is None:
             self.capture.calls[-1].v = _canonical(k.detach(), self.batch)
 

@@ -10,13 +10,18 @@ from ropetool.rope.pairing import Head, Keep, Pairing, Span
 
 
 class Role(str, Enum):
-    """What the rows of a part become."""
+    """What the rows of a part become.
+
+    ``latent`` reaches q or k in many slots (through another projection), ``unread`` reaches k only in blocks behind
+    the tokens (compressed keys), where this probe does not look: nothing may be concluded about such rows.
+    """
 
     Q = "q"
     K = "k"
     V = "v"
     LATENT = "latent"
     NONE = "none"
+    UNREAD = "unread"
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,7 @@ attribute names; what a type needs beyond that is in `SPECIAL`.
 # ruff: noqa: ANN401  (transformers is untyped: its models and configs are Any)
 from __future__ import annotations
 
-import contextlib
 import copy
-import importlib
 import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -21,6 +19,7 @@ from typing import Any
 
 import torch
 
+from ropetool.models.catalog import config_class, config_names, default_config, model_class, quiet
 from ropetool.models.tiny_cases import DROP, HEAD_DIM, HEADS, SECTIONS, SIZES, SPECIAL, WIDTH_KEYS, default_inputs
 
 ROTARY_KEYS = (
@@ -48,19 +47,6 @@ class Built:
     config: Any
 
 
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Without transformers' remarks on special token ids beyond the tiny vocabulary."""
-    from transformers.utils import logging
-
-    level = logging.get_verbosity()
-    logging.set_verbosity(logging.CRITICAL + 1)
-    try:
-        yield
-    finally:
-        logging.set_verbosity(level)
-
-
 def rope_model_types() -> tuple[str, ...]:
     """Every model type with token positions and RoPE, found by asking its config and its modeling file.
 
@@ -79,37 +65,23 @@ def outside() -> dict[str, str]:
 @lru_cache(maxsize=1)
 def _scope() -> dict[str, str | None]:
     found: dict[str, str | None] = {}
-    with _quiet():
-        for model_type in sorted(_names()):
+    with quiet():
+        for model_type in sorted(config_names()):
             reason = _out_of_scope(model_type)
             if reason != _NO_ROPE:
                 found[model_type] = reason
     return found
 
 
-def config_class(model_type: str) -> Any:
-    """The config class of a model type."""
-    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
-
-    return CONFIG_MAPPING[model_type]
-
-
-def _default(model_type: str) -> Any:
-    try:
-        return config_class(model_type)()
-    except Exception:  # noqa: BLE001 - a config without defaults raises what it likes
-        return None
-
-
 def _out_of_scope(model_type: str) -> str | None:
     """None for a RoPE model type; `_NO_ROPE`, or why its RoPE is not one over token positions."""
-    config = _default(model_type)
+    config = default_config(model_type)
     if config is None:
         return "its config class has no defaults" if _mentions_rope(config_class(model_type)) else _NO_ROPE
     keyed = any(hasattr(config, key) for key in ROTARY_KEYS)
     if not keyed and (config.sub_configs or not hasattr(config, "vocab_size") or not _defines_rotary(config)):
         return _NO_ROPE
-    if config.model_type != model_type and config.model_type in _names():
+    if config.model_type != model_type and config.model_type in config_names():
         return f"another name of {config.model_type}"
     kind = model_class(model_type)
     if kind is None:
@@ -135,12 +107,6 @@ def _contains_rotary(model_type: str, kind: Any) -> bool:
     return any(re.search("rotary|rope", type(m).__name__, re.I) for m in model.modules())
 
 
-def _names() -> Any:
-    from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
-
-    return CONFIG_MAPPING_NAMES
-
-
 def modeling_file(config: Any) -> Path:
     """The modeling file beside the config's class."""
     path = Path(inspect.getfile(type(config)))
@@ -152,58 +118,9 @@ def _defines_rotary(config: Any) -> bool:
     return path.is_file() and re.search(r"^class \w*(Rotary|RoPE|Rope)\w*\(", path.read_text("utf-8"), re.M) is not None
 
 
-def model_class(model_type: str) -> Any:
-    """The class to build: the causal language model, else the base model, else the file's own class for the config."""
-    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_MAPPING
-
-    special = SPECIAL.get(model_type)
-    kind = config_class(model_type)
-    if special is None or special.class_name is None:
-        for mapping in (MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_MAPPING):
-            found = _mapped(mapping, kind)
-            if found is not None and _takes(found, kind):
-                return found
-    return _own_class(kind, special.class_name if special else None)
-
-
-def _mapped(mapping: Any, kind: Any) -> Any:
-    try:
-        found = mapping[kind]
-    except (KeyError, ValueError, ImportError):  # ValueError: the mapping names a class that is not exported
-        return None
-    return found[0] if isinstance(found, tuple) else found
-
-
-def _takes(model: Any, kind: Any) -> bool:
-    wanted = getattr(model, "config_class", None)
-    return wanted is None or issubclass(kind, wanted) or not getattr(wanted, "sub_configs", None)
-
-
-def _own_class(kind: Any, name: str | None) -> Any:
-    from transformers import PreTrainedModel
-
-    try:
-        module = importlib.import_module(kind.__module__.replace("configuration_", "modeling_"))
-    except ImportError:
-        return None
-    if name is not None:
-        return getattr(module, name)
-    own = [
-        c
-        for c in vars(module).values()
-        if inspect.isclass(c)
-        and issubclass(c, PreTrainedModel)
-        and c.__module__ == module.__name__
-        and getattr(c, "config_class", None) is kind
-        and "forward" in vars(c)
-    ]
-    own.sort(key=lambda c: ("CausalLM" not in c.__name__, not c.__name__.endswith("Model"), c.__name__))
-    return own[0] if own else None
-
-
 def tiny_values(model_type: str) -> dict[str, Any]:
     """The config values for a tiny model of the type, before variants."""
-    kind, default = config_class(model_type), _default(model_type)
+    kind, default = config_class(model_type), default_config(model_type)
     values = _sizes(kind, default)
     partial = any(_settable(kind, default, key) for key in PARTIAL_KEYS) or _is_partial(default)
     if partial or _has_sections(default) or model_type in SECTIONS:
@@ -229,7 +146,7 @@ def tiny_values(model_type: str) -> dict[str, Any]:
 def tiny_config(model_type: str, values: Mapping[str, Any]) -> Any:
     """The config with these values; raises `CannotBuild` with the config's own words."""
     values = dict(values)
-    block = values.get("rope_parameters", getattr(_default(model_type), "rope_parameters", None))
+    block = values.get("rope_parameters", getattr(default_config(model_type), "rope_parameters", None))
     if model_type in SECTIONS:
         block = dict(block or {}) | {"mrope_section": [8, 12, 12]}
     if isinstance(block, dict) and block.get("mrope_section"):
@@ -301,7 +218,7 @@ def build(model_type: str, seed: int = 0, **overrides: Any) -> Built:
 
     Tries ever plainer geometries until one runs; raises `CannotBuild` with the first one's reason if none does.
     """
-    with _quiet(), torch.random.fork_rng(devices=[]):
+    with quiet(), torch.random.fork_rng(devices=[]):
         values = tiny_values(model_type) | overrides
         first: CannotBuild | None = None
         for variant in _variants(values):
@@ -320,7 +237,7 @@ def build_like(config: Any, kind: Any = None, seed: int = 0) -> Built:
     kind = kind or model_class(config.model_type)
     special = SPECIAL.get(config.model_type)
     make = special.inputs if special and special.inputs else default_inputs
-    with _quiet(), torch.random.fork_rng(devices=[]):
+    with quiet(), torch.random.fork_rng(devices=[]):
         values = _shrunk(config)
         first: CannotBuild | None = None
         for variant in _variants(values):
