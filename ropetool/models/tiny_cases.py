@@ -182,7 +182,7 @@ SPECIAL: dict[str, Special] = {
                                       "num_codebooks": 4, "vocab_size": VOCAB},
                                      inputs=_codes(lambda c: c.num_codebooks + 1)),
     "longcat_flash": Special({"head_dim": 8}),
-    "minimax_m3_vl_text": Special({"layer_types": ["full_attention", "minimax_m3_sparse"]}),
+    "minimax_m3_vl_text": Special({"layer_types": ["full_attention", "minimax_m3_sparse"], "index_head_dim": 32}),
     "moonshine": Special(
         {"encoder_num_hidden_layers": 1, "decoder_num_hidden_layers": 2, "decoder_num_attention_heads": 8,
          "decoder_num_key_value_heads": 8, "hidden_size": 256},
