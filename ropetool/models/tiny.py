@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from ropetool.models.catalog import config_class, config_names, default_config, model_class, quiet
-from ropetool.models.tiny_cases import DROP, HEAD_DIM, HEADS, SECTIONS, SIZES, SPECIAL, WIDTH_KEYS, default_inputs
+from ropetool.models.tiny_cases import HEAD_DIM, HEADS, SECTIONS, SIZES, SPECIAL, WIDTH_KEYS, default_inputs
 
 ROTARY_KEYS = (
     "rope_parameters", "rope_theta", "rotary_dim", "rotary_value", "rotary_pct", "rotary_emb_base",
@@ -140,7 +140,7 @@ def tiny_values(model_type: str) -> dict[str, Any]:
             values[name] = _sizes(type(nested), nested) | {"model_type": nested.model_type}
             values[name].update({k: HEADS * HEAD_DIM for k in WIDTH_KEYS if k in values[name]})
     values.update(SPECIAL[model_type].values if model_type in SPECIAL else {})
-    return {k: v for k, v in values.items() if v is not DROP}
+    return values
 
 
 def tiny_config(model_type: str, values: Mapping[str, Any]) -> Any:

@@ -14,8 +14,6 @@ from ropetool.models.capture import ENCODER_TOKENS, TOKENS
 
 HIDDEN, HEADS, KV_HEADS, HEAD_DIM, VOCAB = 96, 8, 2, 16, 64
 WIDTH_KEYS = ("hidden_size", "n_embd", "d_model", "embedding_size", "lru_width")
-DROP: Any = object()
-"""A value that leaves a key to the class's own default."""
 
 SIZES: dict[str, Any] = {
     "vocab_size": VOCAB, "hidden_size": HIDDEN, "n_embd": HIDDEN, "d_model": HIDDEN, "dim": HIDDEN,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+from pathlib import Path
 
 import pytest
 
@@ -19,6 +21,8 @@ from ropetool.models.probe import (  # noqa: E402
     probe_model_type,
 )
 from ropetool.rope.pairing import Head, Keep, Pairing  # noqa: E402
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(autouse=True)
@@ -249,6 +253,29 @@ def test_the_probe_reads_the_code_and_not_the_name(monkeypatch):
 def test_a_type_that_mixes_q_after_the_projection_says_so():
     report = probe_model_type("zaya")
     assert all("several of its slots" in str(a.unread) for a in report.attentions)
+
+
+def test_rows_that_reach_only_compressed_keys_are_not_called_unmoved():
+    report = probe_model_type("deepseek_v4")
+    (sparse,) = [a for a in report.attentions if a.kind == "compressed_sparse_attention"]
+    assert projection(sparse, "compressor.kv_proj").roles == {Role.UNREAD}
+    assert sparse.value_rotated
+    (indexer,) = [a for a in report.attentions if a.kind == "indexer"]
+    assert "no identity there" in str(indexer.unread)
+    assert not any(p.name.startswith("compressor.indexer") for p in sparse.projections)
+
+
+def test_an_indexer_whose_product_is_not_seen_is_unread():
+    kinds = {a.kind: a for a in probe_model_type("qwen4_exp_text").attentions}
+    assert kinds["indexer"].unread == "its product of q and k was not seen"
+    assert not any(p.name.startswith("indexer.") for p in kinds["indexed_attention"].projections)
+
+
+def test_the_committed_sweep_lists_what_is_unread_with_reasons():
+    types = json.loads((ROOT / "tools" / "probe_all.json").read_text("utf-8"))["types"]
+    assert len(types) > 150
+    unread = {t for t, e in types.items() if "unread" in e or any(a.get("unread") for a in e["attentions"])}
+    assert len(unread) <= 15, sorted(unread)
 
 
 def test_a_type_that_cannot_be_built_says_why():
