@@ -96,7 +96,11 @@ def attention_entry(a: AttentionReport, biased: dict[str, bool]) -> dict[str, An
             | ({"after_rotation": True} if n.after_rotation else {})
             for n in a.norms
         ]
-    entry |= {k: v for k, v in (("other_tensors", list(a.other_tensors)), ("key_from", a.key_from)) if v}
+    entry |= {
+        k: v
+        for k, v in (("other_tensors", list(a.other_tensors)), ("touching", list(a.touching)), ("key_from", a.key_from))
+        if v
+    }
     return entry
 
 

@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -42,8 +43,11 @@ def read(model: Any, inputs: Callable[[int], Mapping[str, Any]] | None) -> tuple
         if not roots:
             return [], "no module was seen doing attention"
         projections = _projections(modules, roots)
-        seen = cap.run(model, inputs, projections, 1.0)
-        double = seen if _all_unit(seen) else cap.run(model, inputs, projections, 2.0)
+        again = partial(cap.run, model, inputs, projections, roots=roots)
+        seen = again(1.0)
+        double = seen if _all_unit(seen) else again(2.0)
+        reports = _all_reports(model, modules, seen, double)
+        return [_with_touching(r, modules, seen, again) for r in reports], None
     except Exception as error:  # noqa: BLE001 - any model code may raise anything; it is reported as unread
         return (
             [],
@@ -51,13 +55,45 @@ def read(model: Any, inputs: Callable[[int], Mapping[str, Any]] | None) -> tuple
         )
     finally:
         model.train(training)
+
+
+def _all_reports(
+    model: Any, modules: Mapping[str, Any], seen: cap.Capture, double: cap.Capture
+) -> list[AttentionReport]:
     calls: dict[str, list[tuple[cap.Seen, cap.Seen]]] = {}
     for pair in zip(seen.calls, double.calls, strict=True):
         calls.setdefault(pair[0].module, []).append(pair)
     reports = [r for pairs in calls.values() for r in _reports(model, modules, seen, pairs[:_CALLS])]
     read_scopes = {_scope(c.module) for c in seen.calls}
     unseen = [n for n in _indexers(modules) if n not in read_scopes]
-    return reports + [_unseen(modules, n) for n in unseen], None
+    return reports + [_unseen(modules, n) for n in unseen]
+
+
+def _with_touching(
+    report: AttentionReport, modules: Mapping[str, Any], seen: cap.Capture, again: Callable[[float], cap.Capture]
+) -> AttentionReport:
+    """The report, with those other tensors that q or k changes with: each is changed in turn, and put back."""
+    parameters = dict(modules[_scope(report.paths[0])].named_parameters())
+    touching = []
+    for name in report.other_tensors:
+        if name not in parameters:
+            continue
+        parameter = parameters[name].data
+        before = parameter.clone()
+        try:
+            parameter.add_(torch.rand_like(parameter) + 0.5)
+            changed = again(1.0)
+        finally:
+            parameter.copy_(before)
+        pairs = zip(seen.calls, changed.calls, strict=True)
+        if any(_differ(a, b) for a, b in pairs if a.module == report.paths[0]):
+            touching.append(name)
+    return replace(report, touching=tuple(touching))
+
+
+def _differ(a: cap.Seen, b: cap.Seen) -> bool:
+    pairs = [(a.q, b.q), (a.k, b.k)]
+    return any(x is not None and y is not None and bool(((x - y).abs() > _HIT).any()) for x, y in pairs)
 
 
 def _indexers(modules: Mapping[str, nn.Module]) -> list[str]:

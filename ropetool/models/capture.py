@@ -12,7 +12,7 @@ during the pass: a one-hot row through a norm would only be scaled, or, through 
 # ruff: noqa: ANN401  (transformers is untyped: its models and configs are Any)
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -221,13 +221,15 @@ def _one_hot_hook(name: str, capture: Capture, batch: int, height: float) -> Cal
     return hook
 
 
-def _norm_hook(name: str, capture: Capture) -> Callable[..., Any]:
+def _norm_hook(name: str, capture: Capture, batch: int) -> Callable[..., Any]:
     def hook(module: nn.Module, args: Any, out: Any) -> Any:
         x = args[0] if args and isinstance(args[0], torch.Tensor) else None
         if x is None or not isinstance(out, torch.Tensor) or x.shape != out.shape:
             return out
         weight = getattr(module, "weight", None)
-        capture.norms.append(NormSeen(name, None if weight is None else tuple(weight.shape), x.detach()))
+        if x.shape[0] % batch == 0:
+            first = x.detach() if x.shape[0] == batch else x.detach().reshape(batch, -1, *x.shape[1:])
+            capture.norms.append(NormSeen(name, None if weight is None else tuple(weight.shape), first))
         return x
 
     return hook
@@ -245,11 +247,16 @@ def _push_pop(stack: list[str], name: str) -> tuple[Callable[..., None], Callabl
 
 
 def run(
-    model: nn.Module, inputs: Callable[[int], Mapping[str, Any]], projections: Mapping[str, nn.Module], height: float
+    model: nn.Module,
+    inputs: Callable[[int], Mapping[str, Any]],
+    projections: Mapping[str, nn.Module],
+    height: float,
+    roots: Sequence[str] = (),
 ) -> Capture:
     """One forward pass of ``model`` on ``inputs(batch)`` in which ``projections`` emit one-hot rows of ``height``.
 
-    With no projections the pass only finds out which modules do attention.
+    The norms in ``roots``, the modules that attend, are the identity. With no projections the pass only finds out
+    which modules do attention.
     """
     capture = Capture()
     for name, module in projections.items():
@@ -271,8 +278,12 @@ def run(
         for name, module in projections.items():
             undo.callback(module.register_forward_hook(_one_hot_hook(name, capture, batch, height)).remove)
         for name, module in model.named_modules():
-            if is_norm(module) and not list(module.children()) and any(name.startswith(a + ".") for a in like):
-                undo.callback(module.register_forward_hook(_norm_hook(name, capture)).remove)
+            if (
+                is_norm(module)
+                and not list(module.children())
+                and any(name.startswith(a + ".") for a in (*like, *roots))
+            ):
+                undo.callback(module.register_forward_hook(_norm_hook(name, capture, batch)).remove)
         undo.enter_context(torch.no_grad())
         undo.enter_context(recording_implementation(model))
         undo.enter_context(_Products(capture, batch, stack, lambda n: n in like))

@@ -75,7 +75,9 @@ class AttentionReport:
     ``inv_freq`` is in radians per token, one for each pair, in pair order; ``attention_scaling`` is the length of a
     rotated k row, and ``query_scale`` how much longer a q row is. ``pairing`` is None where nothing is rotated
     (a NoPE layer), or where ``unread`` says why it could not be read. ``backwards``: the pairs turn by the negative
-    angle (the first row of a pair gets +x2 sin, the second -x1 sin). ``key_from`` names the module
+    angle (the first row of a pair gets +x2 sin, the second -x1 sin). ``touching`` names those of the
+    ``other_tensors`` that q or k depends on (a learned scale, a bias of its own): whether they must move with the rows
+    is for a person to say. ``key_from`` names the module
     whose projections made k, if it is another one.
     """
 
@@ -87,6 +89,7 @@ class AttentionReport:
     projections: tuple[ProjectionReport, ...] = ()
     norms: tuple[NormReport, ...] = ()
     other_tensors: tuple[str, ...] = ()
+    touching: tuple[str, ...] = ()
     pairing: Pairing | None = None
     rotary_dim: int = 0
     rope_start: int = 0
