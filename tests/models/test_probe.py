@@ -154,6 +154,17 @@ def test_norms_are_reported_with_what_their_weight_covers():
     assert {n.after_rotation for n in after.norms} == {True}
 
 
+def test_a_norm_over_flattened_tokens_is_seen():
+    norms = only(probe_model_type("chameleon")).norms
+    assert {(n.name, n.weight_shape) for n in norms} == {("q_norm", (8, 12)), ("k_norm", (2, 12))}
+
+
+def test_a_learned_scale_that_q_depends_on_is_named_and_a_sink_is_not():
+    for attention in probe_model_type("dory").attentions:
+        assert (attention.other_tensors, attention.touching) == (("sqk", "s_gate"), ("sqk",))
+    assert {a.touching for a in probe_model_type("gpt_oss").attentions} == {()}
+
+
 def test_yarn_scaling_is_read_from_the_length_of_k():
     block = {
         "rope_type": "yarn",
