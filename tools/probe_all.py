@@ -6,8 +6,6 @@ Everything in the file is read from transformers' own code: from tiny random mod
 the defaults of the config classes. Nothing in it is written by hand.
 """
 
-# ruff: noqa: ANN401  (configs and models of transformers are Any)
-
 from __future__ import annotations
 
 import argparse

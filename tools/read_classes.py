@@ -23,6 +23,8 @@ def facts(entry: dict) -> dict[str, float]:
     defaults, kind = entry["defaults"], getattr(transformers, entry["config"])
     found = {key: getattr(kind, key, None) for key in KEYS}
     found = {key: value for key, value in found.items() if isinstance(value, int)}
+    if getattr(kind, "use_sliding_window", None) is False:
+        found["use_sliding_window"] = False
     block = defaults.get("rope_parameters") or {}
     if not any(isinstance(value, dict) for value in block.values()):
         theta = block.get("rope_theta", defaults.get("default_theta"))

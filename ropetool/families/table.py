@@ -31,6 +31,9 @@ from ropetool.rope.pairing import Pairing
 
 CLASSES: Mapping[str, Mapping[str, Any]] = json.loads(Path(__file__).with_name("classes.json").read_text("utf-8"))
 
+# What a class uses whatever its geometry keys are.
+CLASS_SWITCHES = ("rope_theta", "scaled_rope", "use_sliding_window")
+
 SEPARATE = (Moved("q_proj", Q, "q"), Moved("k_proj", K, "k"))
 V_O = ("v_proj", "o_proj", "rotary_emb")
 PARTIAL = GeometryKeys(rotary=("partial_rotary_factor",))
@@ -80,17 +83,18 @@ def _group(
 ) -> Iterator[Family]:
     """Rows that differ in nothing but the class's own values."""
     own = shared.pop("defaults", {})
+    keys = shared.get("keys", GeometryKeys())
+    read = {keys.kv_heads, *keys.head_dim, *keys.rotary, keys.latent, keys.length, *CLASS_SWITCHES}
     for model_type in types.split():
-        facts = dict(CLASSES[model_type])
-        module = facts.pop("module")
-        source = f"{module}/modeling_{module}.py: {what}"
+        facts = CLASSES[model_type]
+        module = facts["module"]
         yield Family(
             model_type,
             pairing,
             moves,
             stays,
-            source,
-            defaults={**facts, **own},
+            f"{module}/modeling_{module}.py: {what}",
+            defaults={key: value for key, value in facts.items() if key in read} | own,
             twins=TWINS.get(model_type, ()),
             **shared,
         )
@@ -98,17 +102,20 @@ def _group(
 
 def _half() -> Iterator[Family]:
     yield from _group(
-        "llama mistral gemma gemma2 arcee bitnet cwm diffllama falcon_h1 gpt_oss granite granite_swa granitemoe "
-        "granitemoe_swa granitemoehybrid granitemoeshared hyperclovax internlm3 iquestcoder jais2 ministral ministral3 "
-        "mixtral olmo phimoe seed_oss starcoder2 vaultgemma",
-        HALF, SEPARATE, (*V_O, "sinks", "attn_sub_norm", "lambda_q1", "lambda_q2", "lambda_k1", "lambda_k2"),
-        ROTATE_HALF,
+        "llama mistral gemma gemma2 arcee cwm falcon_h1 granite granitemoe granitemoehybrid granitemoeshared "
+        "hyperclovax internlm3 iquestcoder jais2 ministral ministral3 mixtral olmo seed_oss starcoder2 vaultgemma",
+        HALF, SEPARATE, V_O, ROTATE_HALF,
+    )  # fmt: skip
+    yield from _group("gpt_oss granite_swa granitemoe_swa", HALF, SEPARATE, (*V_O, "sinks"), ROTATE_HALF)
+    yield from _group("bitnet", HALF, SEPARATE, (*V_O, "attn_sub_norm"), ROTATE_HALF)
+    yield from _group(
+        "diffllama", HALF, SEPARATE, (*V_O, "lambda_q1", "lambda_k1", "lambda_q2", "lambda_k2"),
+        f"{ROTATE_HALF}; the lambdas are learned scalars, not rows of q or k",
     )  # fmt: skip
     yield from _group(
         "qwen2 qwen2_moe", HALF, SEPARATE, V_O, f"{ROTATE_HALF}; q, k and v have biases",
-        defaults={"use_sliding_window": False},
     )  # fmt: skip
-    yield from _group("bamba glm4_moe nemotron solar_open", HALF, SEPARATE, V_O, ROTATE_HALF, keys=PARTIAL)
+    yield from _group("glm4_moe nemotron solar_open", HALF, SEPARATE, V_O, ROTATE_HALF, keys=PARTIAL)
     yield from _group(
         "phi stablelm", HALF, SEPARATE + norms("q_layernorm", "k_layernorm"), (*V_O, "dense"), ROTATE_HALF,
         keys=PARTIAL,
@@ -119,12 +126,13 @@ def _half() -> Iterator[Family]:
     )  # fmt: skip
     yield from _group(
         "qwen3 qwen3_moe", HALF, SEPARATE + HEAD_NORMS, V_O, f"{ROTATE_HALF}, after norms of one head",
-        defaults={"use_sliding_window": False},
     )  # fmt: skip
     yield from _group(
-        "apertus doge dots1 hy_v3", HALF, SEPARATE + HEAD_NORMS, (*V_O, "A", "dt_proj"),
-        f"{ROTATE_HALF}, after norms of one head",
-    )  # fmt: skip
+        "apertus dots1 hy_v3", HALF, SEPARATE + HEAD_NORMS, V_O, f"{ROTATE_HALF}, after norms of one head"
+    )
+    yield from _group(
+        "doge", HALF, SEPARATE + HEAD_NORMS, (*V_O, "A", "dt_proj"), f"{ROTATE_HALF}, after norms of one head"
+    )
     yield from _group(
         "exaone4 exaone_moe", HALF, SEPARATE + HEAD_NORMS, V_O, f"{ROTATE_HALF}, in sliding layers where there are any",
         nope=Nope("", "full_attention", "sliding_window_pattern", 4, only_with="sliding_window"),

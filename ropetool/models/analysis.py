@@ -1,6 +1,5 @@
 """From a captured pass to reports: where each row lands, with which partner, at what angle."""
 
-# ruff: noqa: ANN401  (transformers is untyped: its models and configs are Any)
 from __future__ import annotations
 
 import math

@@ -9,7 +9,6 @@ them go; the last sample carries nothing, and is subtracted. Norms inside attent
 during the pass: a one-hot row through a norm would only be scaled, or, through LayerNorm, smeared.
 """
 
-# ruff: noqa: ANN401  (transformers is untyped: its models and configs are Any)
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The config classes and model classes of the installed transformers, by model type."""
 
-# ruff: noqa: ANN401  (transformers is untyped: its models and configs are Any)
-
 from __future__ import annotations
 
 import contextlib

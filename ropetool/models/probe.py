@@ -6,7 +6,6 @@ partner's slot, and the two values are (cos, sin) of the angle. What does not fi
 with the reason.
 """
 
-# ruff: noqa: ANN401  (transformers is untyped: its models and configs are Any)
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping

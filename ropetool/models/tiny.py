@@ -5,7 +5,6 @@ size where the class allows it, biases and norm weights are random. Sizes are fo
 attribute names; what a type needs beyond that is in `SPECIAL`.
 """
 
-# ruff: noqa: ANN401  (transformers is untyped: its models and configs are Any)
 from __future__ import annotations
 
 import copy

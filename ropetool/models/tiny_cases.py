@@ -1,6 +1,5 @@
 """Data for `tiny`: sizes by the attribute names that configs use, and what single model types need beyond them."""
 
-# ruff: noqa: ANN401  (transformers is untyped: its models and configs are Any)
 from __future__ import annotations
 
 import inspect

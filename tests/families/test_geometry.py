@@ -154,9 +154,47 @@ def test_a_base_inside_rope_parameters_only() -> None:
 def test_layer_types_with_their_own_rotation() -> None:
     blocks = {"full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
               "sliding_attention": {"rope_type": "default", "rope_theta": 1e4}}  # fmt: skip
-    read = read_model({**LLAMA, "rope_parameters": blocks})
-    assert [(r.layers, r.scaling.name, r.scaling.theta) for r in read.rotations] == [
-        ("full_attention", "linear", 1e6), ("sliding_attention", "default", 1e4)]  # fmt: skip
+    gemma = {**LLAMA, "model_type": "gemma3_text"}
+    two = [("full_attention", "linear", 1e6), ("sliding_attention", "default", 1e4)]
+    old_style = {"rope_theta": 1e6, "rope_local_base_freq": 1e4, "rope_scaling": {"rope_type": "linear", "factor": 8.0}}
+    bases_outside = {
+        "rope_parameters": {kind: {k: v for k, v in b.items() if k != "rope_theta"} for kind, b in blocks.items()},
+        "rope_theta": 1e6,
+        "rope_local_base_freq": 1e4,
+    }
+    for spelling in ({"rope_parameters": blocks}, old_style, bases_outside):
+        read = read_model({**gemma, **spelling})
+        assert [(r.layers, r.scaling.name, r.scaling.theta) for r in read.rotations] == two
+
+
+def test_a_flat_block_where_the_class_reads_one_per_kind_of_layer_is_refused() -> None:
+    flat = {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6}
+    with pytest.raises(ConfigError, match="would ignore it without a word"):
+        read_model({**LLAMA, "model_type": "gemma3_text", "rope_parameters": flat})
+    with pytest.raises(ConfigError, match="reads one flat block"):
+        read_model({**LLAMA, "rope_parameters": {"full_attention": flat, "sliding_attention": flat}})
+
+
+def test_a_class_whose_own_block_scales_needs_a_block_in_the_config() -> None:
+    with pytest.raises(ConfigError, match="scales by values of its own"):
+        read_model({**LLAMA, "model_type": "gpt_oss"})
+
+
+def test_layers_without_rotation() -> None:
+    """Each rule by a list in the config, else by the interval; 1 in no_rope_layers means: rotate."""
+    config = {**LLAMA, "num_hidden_layers": 8, "head_dim": 8, "num_key_value_heads": 2}
+    kinds = ["sliding_attention", "full_attention"] * 4
+    assert read_model(config).nope_layers == set()
+    assert read_model({**config, "model_type": "smollm3"}).nope_layers == {3, 7}
+    assert read_model({**config, "model_type": "smollm3", "no_rope_layers": [1, 0, 1, 1, 1, 1, 1, 0]}).nope_layers == {
+        1,
+        7,
+    }
+    assert read_model({**config, "model_type": "smollm3", "no_rope_layer_interval": 2}).nope_layers == {1, 3, 5, 7}
+    assert read_model({**config, "model_type": "cohere2", "layer_types": kinds}).nope_layers == {1, 3, 5, 7}
+    exaone = {**config, "model_type": "exaone4", "layer_types": kinds}
+    assert read_model({**exaone, "sliding_window": None}).nope_layers == set()
+    assert read_model({**exaone, "sliding_window": 4096}).nope_layers == {1, 3, 5, 7}
 
 
 # --- families -------------------------------------------------------------------------------------------------------

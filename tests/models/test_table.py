@@ -1,0 +1,143 @@
+"""Every row of the family table equals what the probe reads from the model's own code."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from ropetool import convert, verify
+from ropetool.families.reading import read_model, rotary_dim_of
+from ropetool.families.table import TABLE
+from ropetool.models import probe, tiny
+from ropetool.rope.pairing import Keep, Pairing, index_map
+
+# The builder's weights are small: at their size attention is nearly uniform, and no position matters.
+LOUDER = 5.0
+# Types whose norms are off by default (use_qk_norm, qk_layernorm); tests/tiny.py has one with them on.
+NORMS_BEHIND_A_SWITCH = ("cohere", "phi", "stablelm")
+
+
+def moved_rows(spans):
+    """The rows of a projection in the other layout, as a plain list."""
+    return index_map(spans, Pairing.HALF, Pairing.INTERLEAVED).tolist()
+
+
+@pytest.fixture(scope="module", params=sorted(TABLE))
+def read(request):
+    """What the table says of a tiny config, and what the probe reads from a model built of it."""
+    config = tiny.build(request.param).config.to_dict()
+    report = probe.probe_model_type(request.param)
+    assert report.unread is None, report.unread
+    rotated = [attention for attention in report.attentions if attention.pairing is not None]
+    assert rotated, "the probe saw no rotation"
+    return read_model(config), report, rotated
+
+
+def test_the_pairing(read):
+    reading, _, rotated = read
+    assert {attention.pairing for attention in rotated} == {reading.class_pairing}
+
+
+def test_the_rows_of_every_projection(read):
+    """Those that the row names move as it says; every other projection of the attention stays."""
+    reading, _, rotated = read
+    moves = {moved.module: reading.geometry.spans(moved.rows) for moved in reading.family.moves if moved.feeds}
+    for attention in rotated:
+        assert {p.name for p in attention.projections} & moves.keys()
+        for projection in attention.projections:
+            rows = sum(span.rows for span in projection.spans)
+            expected = moves.get(projection.name, (Keep(rows),))
+            assert moved_rows(projection.spans) == moved_rows(expected), projection.name
+
+
+def test_the_frequencies(read):
+    reading, _, rotated = read
+    planned = {r.layers: r.scaling.inv_freq(rotary_dim_of(reading, r)) for r in reading.rotations}
+    for attention in rotated:
+        expected = planned["all"] if "all" in planned else planned[attention.kind]
+        assert np.allclose(attention.inv_freq, expected, rtol=1e-4, atol=1e-6)
+
+
+def test_the_layers_without_rotation(read):
+    reading, _, rotated = read
+    rotating = {layer for attention in rotated for layer in attention.layers}
+    still = {
+        layer
+        for attention in read[1].attentions
+        if attention.pairing is None and set(reading.family.projections) & {p.name for p in attention.projections}
+        for layer in attention.layers
+    }
+    assert set(reading.nope_layers) == still - rotating
+
+
+def test_the_norms_between_projection_and_rotation(read):
+    reading, _, rotated = read
+    listed = {moved.module for moved in reading.family.moves if not moved.feeds}
+    for attention in rotated:
+        found = {norm.name for norm in attention.norms if norm.role.value in "qk" and norm.weight_shape}
+        assert found <= listed
+        assert not any(norm.after_rotation for norm in attention.norms if norm.name in found)
+
+
+@pytest.fixture(scope="module", params=sorted(TABLE))
+def pair(request, tmp_path_factory):
+    """A tiny checkpoint with q and k loud enough for positions to matter, and its conversion."""
+    source = tmp_path_factory.mktemp("built") / request.param
+    model = tiny.build(request.param).model
+    names = {m.module for m in TABLE[request.param].moves if m.feeds}
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if names & set(name.split(".")) and name.endswith("weight"):
+                parameter.mul_(LOUDER)
+    model.save_pretrained(source)
+    converted = source.with_name(f"{request.param}-converted")
+    convert.apply(convert.plan(source, converted, TABLE[request.param].pairing.other))
+    return source, converted
+
+
+def test_verify_passes_and_the_control_fails(pair):
+    result = verify.verify(*pair, tokens=48)
+    assert result.passed, [check for check in result.checks if not check.passed]
+    assert result.relative_diff <= 1e-5
+    assert result.control["max_abs_diff"] > 1000 * result.max_abs_diff
+
+
+def test_the_way_back_is_bit_identical(pair, tmp_path):
+    source, converted = pair
+    convert.apply(convert.plan(converted, tmp_path / "back", TABLE[source.name].pairing))
+    read = [(path / "model.safetensors").read_bytes() for path in (source, converted, tmp_path / "back")]
+    assert read[0] == read[2] != read[1]
+
+
+@pytest.mark.parametrize("fault", ["not permuted", "inverse direction", "norm left", "bias left"])
+def test_a_planted_fault_fails(pair, fault, tmp_path):
+    """On the converted side: rows as they were, rows moved the wrong way, or a companion left alone."""
+    source, converted = pair
+    row = TABLE[source.name]
+    modules, kind = {
+        "norm left": (row.companions, "weight"),
+        "bias left": (row.projections, "bias"),
+    }.get(fault, (row.projections, "weight"))
+    original, tensors = load_file(source / "model.safetensors"), load_file(converted / "model.safetensors")
+    named = [n for n in tensors if set(modules) & set(n.split(".")) and n.endswith(kind)]
+    names = [n for n in named if not original[n].equal(tensors[n])]
+    if not named:  # nothing of the kind in this type, and the row says so too
+        assert fault == "bias left" or not row.companions or row.model_type in NORMS_BEHIND_A_SWITCH
+        return
+    assert names
+    wrong = Path(shutil.copytree(converted, tmp_path / "wrong"))
+    if fault == "inverse direction":
+        # As if the source had the other layout.
+        plan = convert.plan(source, tmp_path / "unused", row.pairing, row.pairing.other)
+        index = {move.tensor.name: torch.from_numpy(move.permutation.index) for move in plan.plan.moves}
+        tensors.update({n: original[n][index[n]] for n in names if original[n].shape[0] == len(index[n])})
+    else:
+        tensors.update({n: original[n] for n in names})
+    save_file({k: v.contiguous() for k, v in tensors.items()}, wrong / "model.safetensors", metadata={"format": "pt"})
+    result = verify.verify(source, wrong, tokens=48)
+    assert "logits" in {check.name for check in result.checks if not check.passed}
