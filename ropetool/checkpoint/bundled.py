@@ -7,7 +7,7 @@ from pathlib import Path
 from ropetool.errors import MissingFileError
 
 _PACKAGE = Path(__file__).resolve().parent.parent
-CHECKPOINT = "recall-1m"
+CHECKPOINT = "recall-256"
 TEXT = "text/persuasion.txt"
 
 

@@ -1,7 +1,7 @@
 """The recall task: a value stated early in a document and asked for late.
 
 A document is running text with a few lines of its own between the words: statements, which give a
-key a value (``[Q417]``), and questions, which name the key and want the value again (``?Q417.``).
+key a value (``[741]``: key 7, value 41), and questions, which name the key and want the value again (``?741.``).
 A model recalls a value when, reading the question, every digit of the value is its first choice.
 The statements lie in the first part of the document and the questions in the last, so the distance
 to look back over grows with the document: beyond the trained window, recall is what a context
@@ -179,13 +179,16 @@ class RecallTask:
             order[2:] = rng.sample(order[2:], lines - 2)
         fresh = rng.sample(self.keys, facts)
         stated: list[_Line] = []
+        unasked: list[_Line] = []
         placed: list[_Line] = []
         for asks in order:
             if asks:
-                about = rng.choice(stated)
+                about = rng.choice(unasked if unasked and rng.random() < 0.5 else stated)
+                unasked = [line for line in unasked if line is not about]
                 placed.append(_Line(about.key, about.value, asks=True))
             else:
                 stated.append(_Line(fresh[len(stated)], self._value(rng), asks=False))
+                unasked.append(stated[-1])
                 placed.append(stated[-1])
         text = self._running_text(rng, characters - self._size(placed), filler)
         cuts = [_word_before(text, cut) for cut in _places(rng, 0, len(text), lines)]

@@ -38,10 +38,13 @@ def _facts(title: str, rows: Iterable[tuple[str, RenderableType]]) -> Table:
     return table
 
 
-def _grid(title: str, columns: Sequence[str], rows: Iterable[Sequence[RenderableType]]) -> Table:
+def _grid(
+    title: str, columns: Sequence[str], rows: Iterable[Sequence[RenderableType]], *, numbers: bool = False
+) -> Table:
+    """A table with a header; columns of ``numbers`` are aligned right, but for the first."""
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, title_style="bold")
     for index, column in enumerate(columns):
-        table.add_column(column, justify="left" if index == 0 else "right", overflow="fold")
+        table.add_column(column, justify="left" if index == 0 or not numbers else "right", overflow="fold")
     for row in rows:
         table.add_row(*row)
     return table
@@ -105,8 +108,8 @@ def extended(result: Extended, *, dry_run: bool = False) -> RenderableType:
         ],
     )
     changes = _grid(
-        "changed", ["file", "key", "from", "to"],
-        [(c.file, c.key, _short(c.old), _short(c.new)) for c in result.changed],
+        "changed", ["key", "from", "to"],
+        [(f"{c.file}: {c.key}", _short(c.old), _short(c.new)) for c in result.changed],
     )  # fmt: skip
     flags = _grid(
         "to serve it", ["engine", "flags", "note"], [(e.engine, e.flags or "-", e.note) for e in result.engines]
@@ -117,7 +120,7 @@ def extended(result: Extended, *, dry_run: bool = False) -> RenderableType:
 
 def _short(value: object) -> str:
     if isinstance(value, dict):
-        return ", ".join(f"{key} {entry}" for key, entry in value.items())
+        return "\n".join(f"{key} {entry}" for key, entry in value.items())
     return "-" if value is None else str(value)
 
 
@@ -132,10 +135,10 @@ def verification(result: Verification) -> RenderableType:
         f": {result.relation}, {result.tokens} tokens, {result.dtype} on {result.device}",
     )
     checks = _grid("checks", ["check", "", "detail"], [(c.name, _mark(c.passed), c.detail) for c in result.checks])
-    checks.columns[2].justify = "left"
     positions = _grid(
         "largest |logit difference| by position", ["positions", "difference"],
         [(f"{b['from']:.0f}-{b['to']:.0f}", f"{b['max_abs_diff']:.2e}") for b in result.by_position],
+        numbers=True,
     )  # fmt: skip
     more = Text(
         f"mean KL {result.mean_kl:.2e} nats, same first choice at {result.top1_agreement:.2%} of positions, "
@@ -148,7 +151,9 @@ def evaluation(result: Evaluation) -> RenderableType:
     """What ``evaluate`` shows."""
     against = result.against is not None
     columns = ["positions", "loss", "perplexity", "tokens", *(["against", "gain"] if against else [])]
-    return _grid(f"next-token loss of {result.checkpoint}, {result.dtype}", columns, map(_bin_row, result.lengths))
+    return _grid(
+        f"next-token loss of {result.checkpoint}, {result.dtype}", columns, map(_bin_row, result.lengths), numbers=True
+    )
 
 
 def _bin_row(b: Bin) -> list[str]:
@@ -162,6 +167,7 @@ def recall(rows: Sequence[tuple[str, Sequence[Recall]]]) -> RenderableType:
     return _grid(
         "recall: values stated early and asked for late", ["", *lengths],
         [(name, *(f"{cell.share:.0%}  ({cell.correct}/{cell.trials})" for cell in cells)) for name, cells in rows],
+        numbers=True,
     )  # fmt: skip
 
 
@@ -171,6 +177,4 @@ def families(rows: Sequence[Family]) -> RenderableType:
         f"{len(rows)} model types", ["model type", "pairing", "moves", "source"],
         [(r.model_type, r.pairing.value, ", ".join((*r.projections, *r.companions)), r.source) for r in rows],
     )  # fmt: skip
-    for column in table.columns[1:]:
-        column.justify = "left"
     return table
