@@ -253,7 +253,7 @@ def test_what_a_class_cannot_take_is_refused_with_the_reason(checkpoint, tmp_pat
 def test_blocks_per_layer_type_are_refused_by_name(tmp_path: Path) -> None:
     blocks = {"full_attention": {"rope_theta": 1e6}, "sliding_attention": {"rope_theta": 1e4}}
     with pytest.raises(MethodError, match="full_attention, sliding_attention"):
-        planned(folder(tmp_path / "a", rope_theta=None, rope_parameters=blocks), factor=2.0)
+        planned(folder(tmp_path / "a", model_type="gemma3_text", rope_theta=None, rope_parameters=blocks), factor=2.0)
 
 
 def test_a_composite_config_is_refused(tmp_path: Path) -> None:

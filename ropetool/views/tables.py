@@ -151,9 +151,8 @@ def evaluation(result: Evaluation) -> RenderableType:
     """What ``evaluate`` shows."""
     against = result.against is not None
     columns = ["positions", "loss", "perplexity", "tokens", *(["against", "gain"] if against else [])]
-    return _grid(
-        f"next-token loss of {result.checkpoint}, {result.dtype}", columns, map(_bin_row, result.lengths), numbers=True
-    )
+    title = f"next-token loss of {result.checkpoint}, {result.dtype}"
+    return _grid(title, columns, map(_bin_row, result.lengths), numbers=True)
 
 
 def _bin_row(b: Bin) -> list[str]:
@@ -173,8 +172,11 @@ def recall(rows: Sequence[tuple[str, Sequence[Recall]]]) -> RenderableType:
 
 def families(rows: Sequence[Family]) -> RenderableType:
     """What ``families`` shows."""
-    table = _grid(
-        f"{len(rows)} model types", ["model type", "pairing", "moves", "source"],
-        [(r.model_type, r.pairing.value, ", ".join((*r.projections, *r.companions)), r.source) for r in rows],
+    return _grid(
+        f"{len(rows)} model types", ["model type", "pairing", "moves", "twins", "source"],
+        [(r.model_type, r.pairing.value, _moves(r), ", ".join(r.twins), r.source) for r in rows],
     )  # fmt: skip
-    return table
+
+
+def _moves(row: Family) -> str:
+    return ", ".join((*row.projections, *row.companions))
