@@ -189,7 +189,23 @@ def test_an_extension_that_the_class_ignores_fails(checkpoint, tmp_path, monkeyp
         return real_load(source, *arguments, **options)
 
     monkeypatch.setattr(run, "load", load_without_extension)
-    assert {"frequencies-live", "frequencies-changed", "logits"} <= failed(verify.verify(source, out))
+    assert {"frequencies-live", "frequencies-changed"} <= failed(verify.verify(source, out))
+
+
+def test_live_frequencies_rounded_to_bfloat16_are_seen(checkpoint, tmp_path, monkeypatch):
+    from ropetool.models import run
+
+    source = checkpoint("llama")
+    out, real_load = converted(source, tmp_path / "out"), run.load
+
+    def load_rounded(path, *arguments, **options):
+        runner = real_load(path, *arguments, **options)
+        for module in run.rotary_modules(runner.model):
+            module.inv_freq = module.inv_freq.bfloat16().float()
+        return runner
+
+    monkeypatch.setattr(run, "load", load_rounded)
+    assert "frequencies-live" in failed(verify.verify(source, out))
 
 
 def test_a_lost_attention_factor_is_seen(checkpoint, tmp_path):

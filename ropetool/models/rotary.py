@@ -14,24 +14,35 @@ from torch import Tensor
 from ropetool.rope.frequencies import Scaling
 from ropetool.rope.pairing import Pairing
 
+# Methods whose frequencies do not depend on the length in play: a buffer made at loading holds them.
+STATIC_METHODS = frozenset(("default", "linear", "yarn", "llama3", "proportional"))
+
 
 @dataclass(frozen=True)
 class Rotary:
-    """How q and k are rotated: layout, frequencies, and where in the head the rotary span lies (in rows)."""
+    """How q and k are rotated: layout, frequencies, and where in the head the rotary span lies (in rows).
+
+    ``live_inv_freq`` [R/2] is the model's own buffer, where it was checked against ``scaling``: with it, angles round
+    exactly as the class rounds them, so that a comparison shows the layout and not the rounding.
+    """
 
     pairing: Pairing
     scaling: Scaling
     rope_start: int
     rotary_dim: int
+    live_inv_freq: Tensor | None = None
 
     def cos_sin(self, positions_T: Tensor) -> tuple[Tensor, Tensor]:
-        """cos and sin of each pair's angle times the attention factor: two tensors [T, R/2], in float64.
+        """cos and sin of each pair's angle times the attention factor: two tensors [T, R/2].
 
-        The length in play, which dynamic and longrope look at, is the last position plus one.
+        In float32 whatever the model's dtype, as transformers' classes make them. The length in play, which dynamic
+        and longrope look at, is the last position plus one.
         """
-        length = int(positions_T.max()) + 1
-        inv_freq = torch.from_numpy(self.scaling.inv_freq(self.rotary_dim, length))
-        angles_rad = positions_T.cpu().double()[:, None] * inv_freq
+        inv_freq = self.live_inv_freq
+        if inv_freq is None or self.scaling.name not in STATIC_METHODS:
+            length = int(positions_T.max()) + 1
+            inv_freq = torch.from_numpy(self.scaling.inv_freq(self.rotary_dim, length))
+        angles_rad = positions_T.cpu().float()[:, None] * inv_freq.float().cpu()
         factor = self.scaling.attention_factor
         return angles_rad.cos() * factor, angles_rad.sin() * factor
 

@@ -11,7 +11,7 @@ import contextlib
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -187,10 +187,13 @@ def reference_rotation(
     rotaries: Mapping[str, Rotary],
     nope_layers: frozenset[int] = frozenset(),
     in_order_key: str | None = None,
+    *,
+    live: bool = False,
 ) -> Iterator[None]:
     """Within the block the model rotates by ``rotaries`` instead of by its own code, and in ``nope_layers`` not at all.
 
-    ``rotaries`` has one entry per kind of layer (a name of the config's ``layer_types``), or one for ``all``.
+    ``rotaries`` has one entry per kind of layer (a name of the config's ``layer_types``), or one for ``all``. With
+    ``live`` they take the frequencies from the model's buffers.
 
     ``in_order_key`` is a config key by which the class reorders slots for the interleaved layout (DeepSeek); it is
     set false, so that q and k arrive in the order of the weights. Raises `UnsupportedError` for a class whose
@@ -206,6 +209,9 @@ def reference_rotation(
             f"{type(model).__name__} makes its rotary tables in no module of its own, so it cannot be run in another "
             f"layout; a newer transformers may do so"
         )
+    if live:
+        buffers = live_frequencies(model)
+        rotaries = {kind: replace(rotary, live_inv_freq=buffers.get(kind)) for kind, rotary in rotaries.items()}
     AttentionInterface.register(REFERENCE, _reference_attention(rotaries, nope_layers))
     AttentionMaskInterface.register(REFERENCE, eager_mask)
     before = config._attn_implementation
