@@ -84,6 +84,7 @@ def evaluate(
     text: str,
     *,
     edges: Sequence[int] | None = None,
+    windows: int = 1,
     against: Path | None = None,
     device: Device = Device.AUTO,
     dtype: DType | None = None,
@@ -91,45 +92,55 @@ def evaluate(
 ) -> Evaluation:
     """Mean next-token loss on ``text`` by position, for ``path`` and, beside it, ``against``.
 
-    ``edges`` are the ends of the position bins in tokens, rising. ``dtype`` None keeps the stored one. Raises
-    `UsageError` when the text is shorter than the last bin.
+    ``edges`` are the ends of the position bins in tokens, rising; by default those of `default_edges` that the text
+    reaches. Up to ``windows`` consecutive pieces of the longest length are read, each from position 0. ``dtype`` None
+    keeps the stored one. Raises `UsageError` when the text is shorter than the longest length.
     """
     from ropetool.models.text import encode
 
-    stops = tuple(edges or default_edges(path))
+    ids = encode(path, text)
+    stops = tuple(edges) if edges else tuple(e for e in default_edges(path) if e <= len(ids)) or (max(len(ids), 2),)
     if list(stops) != sorted(set(stops)) or stops[0] < 2:
         raise UsageError(f"the lengths {', '.join(map(str, stops))} must rise, from at least 2 tokens")
-    ids = encode(path, text)
     if len(ids) < stops[-1]:
         raise UsageError(
             f"the text has {len(ids)} tokens, the longest length is {stops[-1]}; give a longer text by --text",
             tokens=len(ids),
             length=stops[-1],
         )
-    ids = ids[: stops[-1]]
-    losses = position_losses(path, ids, device, dtype, progress)
-    others = None if against is None else position_losses(against, ids, device, dtype, progress)
+    pieces = ids[: len(ids) // stops[-1] * stops[-1]].reshape(-1, stops[-1])[:windows]
+    losses = position_losses(path, pieces, device, dtype, progress)
+    others = None if against is None else position_losses(against, pieces, device, dtype, progress)
     bins = tuple(_bin(start, stop, losses, others) for start, stop in pairwise((0, *stops)))
     stored = dtype.value if dtype else "as stored"
-    return Evaluation(str(path), str(against) if against else None, len(ids), stored, bins)
+    return Evaluation(str(path), str(against) if against else None, pieces.numel(), stored, bins)
 
 
 def _bin(start: int, stop: int, losses: Tensor, others: Tensor | None) -> Bin:
-    """Position t predicts token t + 1, so the last position of the text has no loss."""
-    window = losses[start:stop]
+    """Position t predicts token t + 1, so the last position of a piece has no loss."""
+    window = losses[:, start:stop]
     loss = float(window.mean())
-    against = None if others is None else float(others[start:stop].mean())
-    return Bin(start, stop, loss, math.exp(min(loss, 700.0)), len(window), against)
+    against = None if others is None else float(others[:, start:stop].mean())
+    return Bin(start, stop, loss, math.exp(min(loss, 700.0)), window.numel(), against)
 
 
 def position_losses(
-    path: Path, ids: Tensor, device: Device, dtype: DType | None, progress: Progress = _no_progress
+    path: Path, pieces: Tensor, device: Device, dtype: DType | None, progress: Progress = _no_progress
 ) -> Tensor:
-    """The loss in nats of every next token of ``ids`` [T], as [T - 1] in float64."""
+    """The loss in nats of every next token of ``pieces`` [W, T], as [W, T - 1] in float64."""
+    import torch
+
     from ropetool.models.run import load, pick_device, token_losses
 
     runner = load(path, pick_device(device), dtype, attention=None)
-    return token_losses(runner, ids, CHUNK_TOKENS, progress)
+    rows = []
+    for index, piece in enumerate(pieces):
+
+        def within(done: int, total: int, before: int = index * len(piece)) -> None:
+            progress(before + done, pieces.numel())
+
+        rows.append(token_losses(runner, piece, CHUNK_TOKENS, within))
+    return torch.stack(rows)
 
 
 def measure_recall(

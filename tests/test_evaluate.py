@@ -12,6 +12,7 @@ from ropetool.checkpoint.bundled import CHECKPOINT, TEXT, bundled
 from ropetool.errors import UsageError
 from ropetool.models.options import Device
 from ropetool.models.recall import RecallTask
+from ropetool.models.text import encode
 from tests import tiny
 
 
@@ -28,9 +29,9 @@ def test_losses_in_chunks_equal_the_plain_loss(name, chunk, checkpoint, monkeypa
     path = checkpoint(name)
     ids = torch.randint(tiny.VOCAB, (tiny.LENGTH,), generator=torch.Generator().manual_seed(5))
     plain = torch.nn.functional.cross_entropy(tiny.logits(tiny.load(path))[:-1], ids[1:], reduction="none")
-    ours = evaluate.position_losses(path, ids, Device.CPU, None)
-    assert len(ours) == len(ids) - 1
-    assert torch.allclose(ours, plain.double(), atol=1e-5)
+    ours = evaluate.position_losses(path, ids[None], Device.CPU, None)
+    assert ours.shape == (1, len(ids) - 1)
+    assert torch.allclose(ours[0], plain.double(), atol=1e-5)
 
 
 def test_bins_are_weighted_by_token_and_cover_the_text(novel):
@@ -39,6 +40,22 @@ def test_bins_are_weighted_by_token_and_cover_the_text(novel):
     whole = evaluate.evaluate(bundled(CHECKPOINT), novel, edges=(200,)).lengths[0]
     mean = sum(b.loss * b.tokens for b in result.lengths) / whole.tokens
     assert mean == pytest.approx(whole.loss, rel=1e-6)
+
+
+def test_windows_are_read_from_position_zero_each(novel):
+    """Two pieces of 128 tokens give the mean of the two, each run on its own."""
+    path = bundled(CHECKPOINT)
+    both = evaluate.evaluate(path, novel, edges=(128,), windows=2).lengths[0]
+    ids = encode(path, novel)
+    single = [evaluate.position_losses(path, ids[None, a : a + 128], Device.CPU, None).mean() for a in (0, 128)]
+    assert both.tokens == 2 * 127
+    assert both.loss == pytest.approx(float(sum(single) / 2), rel=1e-6)
+
+
+def test_default_lengths_stop_where_the_text_does(novel):
+    path = bundled(CHECKPOINT)
+    assert [b.stop for b in evaluate.evaluate(path, novel).lengths] == [256]
+    assert [b.stop for b in evaluate.evaluate(path, novel[:99]).lengths] == [100]
 
 
 def test_two_runs_give_the_same_figures(novel):

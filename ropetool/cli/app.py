@@ -48,13 +48,17 @@ class Terminated(BaseException):
     """SIGTERM, as an exception, so that what was half-written is removed on the way out."""
 
 
-def _terminate(signum: int, frame: FrameType | None) -> None:
-    raise Terminated
+def _stop(signum: int, frame: FrameType | None) -> None:
+    """Unwind once; a second signal must not cut the cleaning up short."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    raise KeyboardInterrupt if signum == signal.SIGINT else Terminated
 
 
 def main() -> None:
     """Run the command line and exit with its code."""
-    signal.signal(signal.SIGTERM, _terminate)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _stop)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a file name need not be text, and must not end in a traceback
             stream.reconfigure(errors="backslashreplace")

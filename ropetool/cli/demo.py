@@ -15,6 +15,7 @@ from ropetool.rope.layout import Pairing
 Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="Where the results go; must not exist.")]
 
 EXTENDED_TOKENS = 1024
+LOSS_WINDOWS = 32
 
 
 def demo(out: Out = Path("demo-out"), json: Json = False, quiet: Quiet = False) -> None:
@@ -90,7 +91,7 @@ def _measure(sink: Sink, source: Path, extended: Path) -> dict[str, object]:
     for name, path in (("no extension", source), (f"YaRN to {EXTENDED_TOKENS}", extended)):
         with sink.steps_progress(f"recall, {name}") as progress:
             rows.append((name, evaluate.measure_recall(path, task, text, lengths, progress=progress)))
-    losses = evaluate.evaluate(extended, text, edges=lengths, against=source)
+    losses = evaluate.evaluate(extended, text, edges=lengths, windows=LOSS_WINDOWS, against=source)
     if not sink.as_json:
         sink.result("recall", rows)
         sink.result("evaluation", losses)

@@ -15,6 +15,9 @@ Against = Annotated[Path | None, typer.Option("--against", metavar="CKPT", help=
 Lengths = Annotated[
     str | None, typer.Option("--lengths", metavar="1k,2k,4k", help="Ends of the position bins, in tokens.")
 ]
+Windows = Annotated[
+    int, typer.Option("--windows", min=1, help="Read up to so many pieces of the longest length, not one.")
+]
 TextFile = Annotated[
     Path | None, typer.Option("--text", exists=True, dir_okay=False, help="Text; by default the bundled novel.")
 ]
@@ -25,6 +28,7 @@ def evaluate(
     against: Against = None,
     lengths: Lengths = None,
     text: TextFile = None,
+    windows: Windows = 1,
     device: Annotated[Device, typer.Option("--device", help="Where to run.")] = Device.AUTO,
     dtype: Annotated[DType | None, typer.Option("--dtype", help="What to compute in; by default as stored.")] = None,
     json: Json = False,
@@ -41,5 +45,8 @@ def evaluate(
     edges = parse_lengths(lengths) if lengths else None
     words = (text or bundled(TEXT)).read_text(encoding="utf-8", errors="replace")
     with sink.steps_progress("tokens") as progress:
-        result = verb.evaluate(ckpt, words, edges=edges, against=against, device=device, dtype=dtype, progress=progress)
+        result = verb.evaluate(
+            ckpt, words, edges=edges, windows=windows, against=against, device=device, dtype=dtype,
+            progress=progress,
+        )  # fmt: skip
     sink.result("evaluation", result)
