@@ -80,6 +80,17 @@ class Extended:
     warnings: tuple[Warn, ...]
 
 
+@dataclass(frozen=True)
+class _New:
+    """The extension as it will be written: factor and length, the rope block, its base."""
+
+    method: Method
+    factor: float
+    length: int
+    block: Mapping[str, Any]
+    theta: float
+
+
 def plan(
     source: Path,
     destination: Path,
@@ -105,10 +116,10 @@ def plan(
     native = native_of(config, reading, rotation, original, method.value, replace_existing)
     scale, length = _target(reading, native, to, factor)
     block, theta, dropped = _block(method, rotation, native, scale, rotary_dim_of(reading, rotation))
-    written = _written(config, reading, rotation, block, theta, native, style, length, method, scale)
+    new = _New(method, scale, length, block, theta)
+    written = _written(config, reading, native, new, style)
     edits = length_edits(checkpoint.directory, reading, length)
     scaling = scaling_from_block(block, theta, length)
-    warnings = (*native.warnings, *dropped, *_large(scale), *edits.warnings, *_links(weights))
     result = Extended(
         output=str(destination),
         method=method.value,
@@ -119,7 +130,7 @@ def plan(
         attention_factor=scaling.attention_factor,
         changed=(*_changes(config, written), *edits.changes),
         engines=engine_flags(Served(method.value, scale, native.length, length, theta)),
-        warnings=warnings,
+        warnings=(*native.warnings, *dropped, *_large(scale), *edits.warnings, *_links(weights)),
     )
     inv_freq = scaling.inv_freq(rotary_dim_of(reading, rotation))
     return Extension(checkpoint, destination, weights, written, edits, inv_freq, result)
@@ -191,35 +202,24 @@ def _block(
     return block, native.theta, warnings
 
 
-def _written(
-    config: Mapping[str, Any],
-    reading: Reading,
-    rotation: Rotation,
-    block: Mapping[str, Any],
-    theta: float,
-    native: Native,
-    style: Style,
-    length: int,
-    method: Method,
-    factor: float,
-) -> dict[str, Any]:
-    """The new config.json."""
+def _written(config: Mapping[str, Any], reading: Reading, native: Native, new: _New, style: Style) -> dict[str, Any]:
+    """The new config.json; the marker keeps what an undo needs."""
     if reading.config is not config:
         raise MethodError("this config keeps its text model under text_config; extending those is not supported yet")
     family = reading.family
     theta_key, share_key = family.theta_keys[0], family.keys.share or "partial_rotary_factor"
-    share = rotation.block.values.get("partial_rotary_factor")
-    written = with_rope_block(config, block, theta, style, share, theta_key=theta_key, share_key=share_key)
-    written[family.keys.length] = length
+    share = reading.rotations[0].block.values.get("partial_rotary_factor")
+    written = with_rope_block(config, new.block, new.theta, style, share, theta_key=theta_key, share_key=share_key)
+    written[family.keys.length] = new.length
     if "original_max_position_embeddings" in config:
         written["original_max_position_embeddings"] = native.length
     others = other_length_keys(config, reading.length)
-    written.update(dict.fromkeys(others, length))
+    written.update(dict.fromkeys(others, new.length))
     earlier = marker(config).get("extension", {})
     keys = (*BLOCKS, *SHARED_KEYS, theta_key, share_key, family.keys.length, *others)
     undo = earlier.get("undo") or {key: config[key] for key in keys if key in config}
     extension = {
-        "method": method.value, "factor": factor, "original_length": native.length,
+        "method": new.method.value, "factor": new.factor, "original_length": native.length,
         "original_theta": native.theta, "undo": undo,
     }  # fmt: skip
     return with_marker(written, version=__version__, extension=extension)
@@ -243,7 +243,11 @@ def _large(factor: float) -> tuple[Warn, ...]:
 def _links(weights: Weights) -> tuple[Warn, ...]:
     if weights is not Weights.LINK:
         return ()
-    return (Warn("weights-linked", "weights are hard links to the source's files; use --weights copy for a copy"),)
+    return (
+        Warn(
+            "weights-linked", "weights share their storage with the source (hard links); use --weights copy for a copy"
+        ),
+    )
 
 
 def apply(extension: Extension, progress: Callable[[int], None] = no_progress) -> Extended:
