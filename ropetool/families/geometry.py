@@ -26,7 +26,7 @@ class Part(Enum):
 
 @dataclass(frozen=True)
 class Each:
-    """``parts`` repeated: once per query head, key-value head, or query head of one key-value group."""
+    """``parts`` repeated: see `Geometry.times` for what can be counted."""
 
     count: str
     parts: tuple[Rows, ...]
@@ -73,7 +73,13 @@ class Geometry:
 
     def times(self, what: str) -> int:
         """How often `Each` repeats."""
-        return {"heads": self.heads, "kv_heads": self.kv_heads, "group": self.heads // self.kv_heads}[what]
+        return {
+            "heads": self.heads,
+            "kv_heads": self.kv_heads,
+            "group": self.heads // self.kv_heads,
+            "four": 4,
+            "quarter": self.heads // 4,
+        }[what]
 
     def spans(self, rows: tuple[Rows, ...]) -> tuple[Span, ...]:
         """The spans of a projection whose rows are described by ``rows``."""

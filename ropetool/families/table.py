@@ -61,6 +61,9 @@ MLA_KEYS = GeometryKeys(
     rope_at_end=True,
 )
 PER_HEAD_QKV: tuple[Rows, ...] = (Each("heads", (ROTARY, ROTARY, PLAIN)),)
+FOUR_BLOCKS_QVK: tuple[Rows, ...] = (
+    Each("four", (Each("quarter", (ROTARY,)), Each("quarter", (PLAIN,)), Each("quarter", (ROTARY,)))),
+)
 GATED_Q: tuple[Rows, ...] = (Each("heads", (ROTARY, PLAIN)),)
 FULL_LAYERS_ARE_NOPE = Nope(layer_type="full_attention", interval_key="sliding_window_pattern", interval=4)
 
@@ -209,19 +212,24 @@ def _interleaved() -> Iterator[Family]:
         "cohere2", INTERLEAVED, SEPARATE, V_O, "repeat_interleave of the angles, in sliding layers",
         nope=FULL_LAYERS_ARE_NOPE,
     )  # fmt: skip
-    yield from _group(
-        "gptj", INTERLEAVED, SEPARATE, ("v_proj", "out_proj", "bias", "masked_bias", "embed_positions"),
-        "rotate_every_two over rotary_dim; base 10000 in create_sinusoidal_positions",
-        attention="attn",
-        keys=GeometryKeys(
+    table = "rotate_every_two over rotary_dim; base 10000 in create_sinusoidal_positions"
+    fixed = {
+        "attention": "attn",
+        "keys": GeometryKeys(
             heads="n_head", kv_heads=None, hidden="n_embd", head_dim=(), rotary=("rotary_dim",), length="n_positions"
         ),
-        theta_keys=(),
-        methods=frozenset(("default",)),
-        methods_reason="GPTJModel builds its table with base 10000 and reads no rope key from the config",
+        "theta_keys": (),
+        "methods": frozenset(("default",)),
+        "methods_reason": "the model builds its table with base 10000 and reads no rope key from the config",
+    }
+    buffers = ("out_proj", "bias", "masked_bias", "causal_mask", "embed_positions")
+    yield from _group("gptj", INTERLEAVED, SEPARATE, ("v_proj", *buffers), table, **fixed)
+    yield from _group(
+        "codegen", INTERLEAVED, (Moved("qkv_proj", FOUR_BLOCKS_QVK, "qk"),), buffers,
+        f"{table}; rows are four blocks of [q heads, v heads, k heads], v in the middle", **fixed,
     )  # fmt: skip
     yield from _group(
-        "deepseek_v3 glm4_moe_lite sarvam_mla youtu", INTERLEAVED, MLA, MLA_STAYS,
+        "deepseek_v3 axk1 glm4_moe_lite sarvam_mla youtu", INTERLEAVED, MLA, MLA_STAYS,
         "apply_rotary_pos_emb_interleave when config.rope_interleave (default true)",
         keys=MLA_KEYS, pairing_key="rope_interleave",
     )  # fmt: skip
