@@ -124,6 +124,11 @@ def _bin(start: int, stop: int, losses: Tensor, others: Tensor | None) -> Bin:
     return Bin(start, stop, loss, math.exp(min(loss, 700.0)), window.numel(), against)
 
 
+def _attention(path: Path) -> str | None:
+    """The fastest attention that the class supports; but torch's fused one has no soft cap, and drops it silently."""
+    return "eager" if read_model(read_config(path)).config.get("attn_logit_softcapping") else None
+
+
 def position_losses(
     path: Path, pieces: Tensor, device: Device, dtype: DType | None, progress: Progress = _no_progress
 ) -> Tensor:
@@ -132,7 +137,7 @@ def position_losses(
 
     from ropetool.models.run import load, pick_device, token_losses
 
-    runner = load(path, pick_device(device), dtype, attention=None)
+    runner = load(path, pick_device(device), dtype, attention=_attention(path))
     rows = []
     for index, piece in enumerate(pieces):
 
@@ -157,7 +162,7 @@ def measure_recall(
     """Recall at each length: seeded documents of about that many characters, read with the checkpoint's tokenizer."""
     from ropetool.models.run import load, pick_device
 
-    runner = load(path, pick_device(device), None, attention=None)
+    runner = load(path, pick_device(device), None, attention=_attention(path))
     results = []
     for length in lengths:
         rng = random.Random(seed)
