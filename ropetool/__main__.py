@@ -1,5 +1,5 @@
 """``python -m ropetool``: the same command line as the script."""
 
-from ropetool.cli.app import main
+from ropetool.cli.entry import main
 
 main()

@@ -17,6 +17,7 @@
     │   ├── NoRotaryError          the model has no rotary embedding
     │   └── MethodError            a scaling method that this model or checkpoint cannot take
     ├── AlreadyConvertedError      the checkpoint has the wanted layout
+    ├── InternalError              a fault of ropetool itself
     └── OutputError                the place to write to
         ├── OutputExistsError
         └── NoSpaceError
@@ -124,6 +125,12 @@ class AlreadyConvertedError(RopetoolError):
     """The checkpoint already has the wanted layout."""
 
     code = "already-converted"
+
+
+class InternalError(RopetoolError):
+    """A fault of ropetool itself, so that it is never taken for a check that failed."""
+
+    code = "internal"
 
 
 class OutputError(RopetoolError):

@@ -16,7 +16,7 @@ from ropetool.checkpoint.config import (
     MARKER,
     SHARED_KEYS,
     Style,
-    marker,
+    earlier_extension,
     with_marker,
     with_rope_block,
 )
@@ -41,6 +41,7 @@ from ropetool.families.reading import Reading, Rotation, Warn, read_model, rotar
 from ropetool.rope.frequencies import Floats, ntk_theta, scaling_from_block
 
 TUNING_FACTOR = 8.0
+LONGEST_TOKENS = 1 << 36
 # Keys of a yarn block that a person may have set, kept when only the factor changes.
 YARN_SETTINGS = ("beta_fast", "beta_slow", "truncate", "mscale", "mscale_all_dim")
 # What belongs to a scaling method; every other key of a block (mRoPE sections, for one) survives an extension.
@@ -129,7 +130,7 @@ def plan(
         theta=theta,
         attention_factor=scaling.attention_factor,
         changed=(*_changes(config, written), *edits.changes),
-        engines=engine_flags(Served(method.value, scale, native.length, length, theta)),
+        engines=engine_flags(Served(method.value, scale, native.length, length, theta, style)),
         warnings=(*native.warnings, *dropped, *_large(scale), *edits.warnings, *_links(weights)),
     )
     inv_freq = scaling.inv_freq(rotary_dim_of(reading, rotation))
@@ -139,7 +140,7 @@ def plan(
 def _only_rotation(reading: Reading, method: Method) -> Rotation:
     family = reading.family
     if family.methods is not None and method.value not in family.methods:
-        can = ", ".join(sorted(family.methods - {"default"})) or "none"
+        can = ", ".join(m.value for m in Method if m.value in family.methods) or "none"
         raise MethodError(
             f"{method.value} cannot be had for {reading.model_type} by its config: {family.methods_reason}. "
             f"Methods that it can take: {can}",
@@ -162,8 +163,10 @@ def _target(reading: Reading, native: Native, to: int | None, factor: float | No
     if factor is not None:
         if not math.isfinite(factor) or factor < 1:
             raise UsageError(f"--factor {factor:g} would shrink the context; it must be at least 1", factor=factor)
-        to = int(native.length * factor)
+        to = int(min(native.length * factor, 2 * LONGEST_TOKENS))
     assert to is not None
+    if to > LONGEST_TOKENS:
+        raise UsageError(f"a context of more than {LONGEST_TOKENS:,} tokens is not to be had; give a smaller length")
     current = reading.length or native.length
     at_least = current if native.method else native.length
     if to < at_least or to <= native.length:
@@ -208,14 +211,16 @@ def _written(config: Mapping[str, Any], reading: Reading, native: Native, new: _
         raise MethodError("this config keeps its text model under text_config; extending those is not supported yet")
     family = reading.family
     theta_key, share_key = family.theta_keys[0], family.keys.share or "partial_rotary_factor"
-    share = reading.rotations[0].block.values.get("partial_rotary_factor")
+    # A share that the class ignores must go: the scaling functions of transformers would read it.
+    share = reading.rotations[0].block.values.get("partial_rotary_factor") if family.keys.share else None
+    config = {key: value for key, value in config.items() if family.keys.share or key != "partial_rotary_factor"}
     written = with_rope_block(config, new.block, new.theta, style, share, theta_key=theta_key, share_key=share_key)
     written[family.keys.length] = new.length
     if "original_max_position_embeddings" in config:
         written["original_max_position_embeddings"] = native.length
     others = other_length_keys(config, reading.length)
     written.update(dict.fromkeys(others, new.length))
-    earlier = marker(config).get("extension", {})
+    earlier = earlier_extension(config)
     keys = (*BLOCKS, *SHARED_KEYS, theta_key, share_key, family.keys.length, *others)
     undo = earlier.get("undo") or {key: config[key] for key in keys if key in config}
     extension = {

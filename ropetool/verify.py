@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from itertools import pairwise
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ropetool.checkpoint.compare import first_wrong_row, same_bytes, same_form
+from ropetool.checkpoint.config import ALL_LAYERS
 from ropetool.checkpoint.folder import Checkpoint, open_checkpoint
 from ropetool.errors import CheckpointError, UsageError
+from ropetool.families.buffers import saved_frequencies, stale_frequency_warnings
+from ropetool.families.lengths import OTHER_LENGTH_KEYS
+from ropetool.families.lineage import extension_fault
 from ropetool.families.plan import plan_conversion
 from ropetool.families.reading import Reading, read_model, rotary_dim_of
 from ropetool.models.options import Device, DType
@@ -20,13 +23,24 @@ from ropetool.rope.pairing import Pairing
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from ropetool.checkpoint.shards import Shard
+    from ropetool.checkpoint.shards import Tensor as Tensor_
+    from ropetool.models.logits import Difference
     from ropetool.models.rotary import Rotary
     from ropetool.models.run import Runner
     from ropetool.rope.frequencies import Scaling
+    from ropetool.rope.pairing import IndexMap
 
 DEFAULT_TOKENS = 512
 # How far the negative control must miss, as a multiple of the tolerance, for the comparison to prove anything.
 CONTROL_MARGIN = 100.0
+BFLOAT16_CONTROL_MARGIN = 10.0
+# Keys of a config that no logit depends on, and those of the rotation, which has checks of its own.
+OUTSIDE_THE_LOGITS = {
+    *("ropetool", "transformers_version", "_name_or_path", "dtype", "torch_dtype", "architectures", "use_cache"),
+    *("rope_parameters", "rope_scaling", "rope_theta", "rotary_emb_base", "initializer_range", "auto_map"),
+    *("original_max_position_embeddings", "partial_rotary_factor", "id2label", "label2id", "rope_local_base_freq"),
+}
 SEED = 20260101
 # Float32 keeps a frequency to 1e-7, bfloat16 to 4e-3; classes compute theirs in float32, in a few steps.
 LIVE_TOLERANCE = 1e-5
@@ -39,18 +53,6 @@ class Check:
     name: str
     passed: bool
     detail: str
-
-
-@dataclass(frozen=True)
-class Difference:
-    """How far two logit tables are apart, over all positions and by position."""
-
-    max_abs_diff: float
-    relative_diff: float
-    mean_kl: float
-    top1_agreement: float
-    by_position: tuple[Mapping[str, float], ...]
-    finite: bool
 
 
 @dataclass(frozen=True)
@@ -109,20 +111,27 @@ def verify(
     ``tokens`` is the length of the sequence (by default 512, or the trained length if that is shorter); ``text``
     replaces the seeded random token ids. Raises `RopetoolError` for a checkpoint that cannot be read or loaded.
     """
+    from ropetool.models.logits import compare_logits, derived_tolerance
     from ropetool.models.run import pick_device
 
+    where = pick_device(device)
     side_a, side_b = _side(a), _side(b)
     relation = _relation(side_a, side_b)
-    talk("comparing tensors")
-    checks = [*_file_checks(side_a, side_b)]
-    where = pick_device(device)
+    talk("comparing tensors and configs")
+    form_fault = _form_fault(side_a, side_b)
+    checks = [*_file_checks(side_a, side_b, form_fault), *_config_checks(side_a, side_b, relation)]
+    if form_fault:
+        return _without_forward_pass(side_b, relation, where, dtype, checks)
     ids = _token_ids(side_a, tokens, text)
     first, second, control, frequency_checks = _forward_passes(side_a, side_b, relation, ids, where, dtype, talk)
     checks += frequency_checks
     apart, control_apart = compare_logits(first, second), compare_logits(first, control)
     allowed = tolerance if tolerance is not None else derived_tolerance(first, dtype, side_a.reading)
-    control_fails = not control_apart.max_abs_diff <= CONTROL_MARGIN * allowed
-    checks += _logit_checks(apart, control_apart, allowed, side_b.reading.pairing, control_fails, len(ids))
+    margin = BFLOAT16_CONTROL_MARGIN if dtype is DType.BFLOAT16 else CONTROL_MARGIN
+    control_fails = not control_apart.max_abs_diff <= margin * allowed
+    proven = relation == "same" and all(check.passed for check in checks)
+    checks += _logit_checks(apart, allowed, len(ids))
+    checks.append(_control_check(control_apart, side_b.reading.pairing, control_fails, proven))
     return Verification(
         passed=all(check.passed for check in checks),
         relation=relation,
@@ -144,13 +153,23 @@ def verify(
     )
 
 
+def _without_forward_pass(b: Side, relation: str, where: Any, dtype: DType, checks: list[Check]) -> Verification:
+    """The verdict on two checkpoints whose tensors do not even match in form: no forward pass can compare them."""
+    control = {"layout": b.reading.pairing.other.value, "max_abs_diff": math.nan, "failed_as_it_must": False}
+    unknown = math.nan
+    return Verification(
+        False, relation, str(where), dtype.value, 0, unknown, unknown, unknown, unknown, unknown, (), control,
+        tuple(checks),
+    )  # fmt: skip
+
+
 def _side(path: Path) -> Side:
     checkpoint = open_checkpoint(path)
     return Side(path, checkpoint, read_model(checkpoint.config))
 
 
 def _relation(a: Side, b: Side) -> str:
-    if _scalings(a) != _scalings(b):
+    if _scalings(a) != _scalings(b) or a.reading.length != b.reading.length:
         return "extended"
     return "converted" if a.reading.pairing is not b.reading.pairing else "same"
 
@@ -159,41 +178,78 @@ def _scalings(side: Side) -> list[Scaling]:
     return [rotation.scaling for rotation in side.reading.rotations]
 
 
-def _file_checks(a: Side, b: Side) -> Iterator[Check]:
+def _file_checks(a: Side, b: Side, form_fault: str | None) -> Iterator[Check]:
     """Tensors that stay are byte-identical, tensors that move are exactly the permutation of their source."""
+    if form_fault:
+        yield Check("tensors-kept", False, form_fault)
+        return
     moved = {}
     if a.reading.pairing is not b.reading.pairing:
         steps = plan_conversion(a.checkpoint, a.reading, a.reading.pairing, b.reading.pairing)
         moved = {move.tensor.name: move.permutation.index for move in steps.moves}
-    kept_fault = _form_fault(a.checkpoint, b.checkpoint)
-    moved_fault = None
-    for name, tensor in a.checkpoint.tensors.items():
-        if kept_fault or name.endswith("rotary_emb.inv_freq"):
-            continue
-        other, shards = b.checkpoint.tensors[name], (a.checkpoint.weight_map[name], b.checkpoint.weight_map[name])
-        if name not in moved:
-            if not same_bytes(shards[0], tensor, shards[1], other):
-                kept_fault = f"{name} must not differ, and does"
-        elif moved_fault is None:
-            row = first_wrong_row(shards[0], tensor, shards[1], other, moved[name])
-            if row is not None:
-                moved_fault = f"{name}: row {row} should be row {moved[name][row]} of the source, and is not"
-    kept = len(a.checkpoint.tensors) - len(moved)
-    yield Check("tensors-kept", not kept_fault, kept_fault or f"{kept} tensors are byte-identical")
+    buffers = {tensor.name for _, tensor in saved_frequencies(a.checkpoint)}
+    kept = [name for name in a.checkpoint.tensors if name not in moved and name not in buffers]
+    fault = next((name for name in kept if not same_bytes(*_both(a, b, name))), None)
+    detail = f"{fault} must not differ, and does" if fault else f"{len(kept)} tensors are byte-identical"
+    yield Check("tensors-kept", fault is None, detail)
     if moved:
-        detail = moved_fault or f"{len(moved)} tensors are exactly the permutation of their source"
-        yield Check("tensors-moved", not moved_fault and not kept_fault, detail)
+        yield _moved_check(a, b, moved)
+    if buffers:
+        stale = [w for w in stale_frequency_warnings(b.checkpoint, b.reading) if w.code == "stale-inv-freq"]
+        detail = stale[0].message if stale else f"{len(buffers)} saved tables hold the frequencies of config.json"
+        yield Check("saved-frequencies", not stale, detail)
 
 
-def _form_fault(a: Checkpoint, b: Checkpoint) -> str | None:
-    names_a, names_b = set(a.tensors), set(b.tensors)
-    for name in sorted(names_a ^ names_b):
-        return f"{name} is in {'the first' if name in names_a else 'the second'} checkpoint only"
-    for name in a.tensors:
-        if not same_form(a.tensors[name], b.tensors[name]):
-            left, right = a.tensors[name], b.tensors[name]
+def _both(a: Side, b: Side, name: str) -> tuple[Shard, Tensor_, Shard, Tensor_]:
+    """A tensor on both sides, each with the shard that holds it."""
+    first, second = a.checkpoint, b.checkpoint
+    return first.weight_map[name], first.tensors[name], second.weight_map[name], second.tensors[name]
+
+
+def _moved_check(a: Side, b: Side, moved: Mapping[str, IndexMap]) -> Check:
+    for name, index in moved.items():
+        row = first_wrong_row(*_both(a, b, name), index)
+        if row is not None:
+            detail = f"{name}: row {row} should be row {index[row]} of the source, and is not"
+            return Check("tensors-moved", False, detail)
+    return Check("tensors-moved", True, f"{len(moved)} tensors are exactly the permutation of their source")
+
+
+def _form_fault(a: Side, b: Side) -> str | None:
+    """Where the two cannot be compared at all: other tensors, other shapes, another geometry."""
+    tensors_a, tensors_b = a.checkpoint.tensors, b.checkpoint.tensors
+    for name in sorted(tensors_a.keys() ^ tensors_b.keys()):
+        return f"{name} is in {'the first' if name in tensors_a else 'the second'} checkpoint only"
+    for name, left in tensors_a.items():
+        right = tensors_b[name]
+        if not same_form(left, right):
             return f"{name} is {left.dtype}{list(left.shape)} in one and {right.dtype}{list(right.shape)} in the other"
+    if replace(a.reading.geometry, class_defaults={}) != replace(b.reading.geometry, class_defaults={}):
+        heads = [(s.reading.geometry.heads, s.reading.geometry.kv_heads, s.reading.geometry.head_dim) for s in (a, b)]
+        return f"(query heads, key-value heads, head_dim) is {heads[0]} in one config and {heads[1]} in the other"
     return None
+
+
+def _config_checks(a: Side, b: Side, relation: str) -> Iterator[Check]:
+    """Everything in the configs but what the relation is about is the same; an extension is one of the first."""
+    from ropetool.models.run import live_config
+
+    length = {a.reading.family.keys.length} if relation == "extended" else set()
+    left, right = live_config(a.path), live_config(b.path)
+    ignored = {*OUTSIDE_THE_LOGITS, *OTHER_LENGTH_KEYS, *length, a.reading.family.pairing_key}
+    differing = [
+        key
+        for key in sorted(left.keys() | right.keys())
+        if key not in ignored
+        and not key.endswith(("_token_id", "_dropout", "_pdrop"))
+        and left.get(key) != right.get(key)
+    ]
+    detail = "; ".join(f"{k} is {left.get(k)!r} in one and {right.get(k)!r} in the other" for k in differing[:3])
+    yield Check("configs", not differing, detail or "the configs mean the same but for what verify is about")
+    if relation == "extended":
+        fault = extension_fault(a.reading, b.reading)
+        detail = fault or "the second config is an extension of the first: same base and trained length underneath"
+        yield Check("extension", fault is None, detail)
 
 
 def _token_ids(side: Side, tokens: int | None, text: str | None) -> Tensor:
@@ -242,6 +298,8 @@ def _forward_passes(
     yardstick, rotation = (b, b) if own_class else (a, a)
     talk(f"forward pass of {yardstick.path}")
     runner = load(yardstick.path, where, dtype)
+    extended = relation == "extended"
+    checks = list(_frequency_checks(runner, a, b, extended=extended)) if yardstick is b else []
     if yardstick.stock_is_right:
         first = logits(runner, ids)
     else:
@@ -249,8 +307,8 @@ def _forward_passes(
     if yardstick is not b:
         del runner
         runner = load(b.path, where, dtype)
-    checks = list(_frequency_checks(runner, a, b, extended=relation == "extended"))
-    if not yardstick.stock_is_right and b.stock_is_right and relation != "extended":
+        checks = list(_frequency_checks(runner, a, b, extended=extended))
+    if not yardstick.stock_is_right and b.stock_is_right and not extended:
         talk(f"forward pass of {b.path}")
         second = logits(runner, ids)
     else:
@@ -281,6 +339,8 @@ def _frequency_checks(runner: Runner, a: Side, b: Side, *, extended: bool) -> It
         {r.layers: torch.from_numpy(r.scaling.inv_freq(rotary_dim_of(s.reading, r))) for r in s.reading.rotations}
         for s in (b, a)
     )
+    kinds = getattr(runner.model.config, "layer_types", None)
+    planned = {kind: f for kind, f in planned.items() if kind == ALL_LAYERS or not kinds or kind in kinds}
     if not live and not extended:
         detail = "the class keeps no frequencies in a buffer; its table shows in the logits alone"
         yield Check("frequencies-live", True, detail)
@@ -292,7 +352,7 @@ def _frequency_checks(runner: Runner, a: Side, b: Side, *, extended: bool) -> It
         f"the model's live frequencies are within {apart:.1e} of those that config.json means",
     )
     if extended:
-        changed = any(_relative_distance(live.get(kind), old[kind]) > LIVE_TOLERANCE for kind in old)
+        changed = any(_relative_distance(live.get(kind), old[kind]) > LIVE_TOLERANCE for kind in old if kind in planned)
         detail = "the extension changed the live frequencies" if changed else "the extension changed no live frequency"
         yield Check("frequencies-changed", changed, detail)
 
@@ -307,62 +367,22 @@ def _relative_distance(live: Tensor | None, planned: Tensor) -> float:
     return float(((live - planned)[~still] / planned[~still]).abs().max())
 
 
-def compare_logits(a_TV: Tensor, b_TV: Tensor) -> Difference:
-    """The distance of two logit tables [T, V]; KL in nats from ``a`` to ``b``, buckets of doubling width."""
-    import torch
-
-    a, b = a_TV.double(), b_TV.double()
-    by_token = (a - b).abs().amax(dim=-1)
-    log_a, log_b = a.log_softmax(-1), b.log_softmax(-1)
-    kl = (log_a.exp() * (log_a - log_b)).sum(-1).mean()
-    edges = [0, 16]
-    while edges[-1] < len(a):
-        edges.append(edges[-1] * 2)
-    buckets = tuple(
-        {"from": start, "to": min(stop, len(a)), "max_abs_diff": float(by_token[start:stop].max())}
-        for start, stop in pairwise(edges)
-        if start < len(a)
-    )
-    finite = bool(torch.isfinite(a).all() and torch.isfinite(b).all())
-    return Difference(
-        max_abs_diff=float(by_token.max()),
-        relative_diff=float(by_token.max() / a.std()),
-        mean_kl=float(kl),
-        top1_agreement=float((a.argmax(-1) == b.argmax(-1)).double().mean()),
-        by_position=buckets,
-        finite=finite,
-    )
-
-
-def derived_tolerance(logits_TV: Tensor, dtype: DType, reading: Reading) -> float:
-    """What rounding alone can do: spread of the logits x unit roundoff x sqrt(depth) x a factor for the angles.
-
-    An angle of t radians is off by t roundoffs, so the factor grows with the tokens (1,024 up to 512 of them). In
-    bfloat16 the angles are made in float32, and only the activations round.
-    """
-    import torch
-
-    from ropetool.models.run import torch_dtype
-
-    layers = reading.config.get("num_hidden_layers") or reading.config.get("n_layer") or 1
-    roundoff = torch.finfo(torch_dtype(dtype)).eps
-    factor = 4.0 if dtype is DType.BFLOAT16 else 2.0 * max(len(logits_TV), DEFAULT_TOKENS)
-    return float(logits_TV.double().std()) * roundoff * math.sqrt(layers) * factor
-
-
-def _logit_checks(
-    apart: Difference, control: Difference, allowed: float, pairing: Pairing, control_fails: bool, tokens: int
-) -> Iterator[Check]:
+def _logit_checks(apart: Difference, allowed: float, tokens: int) -> Iterator[Check]:
     yield Check("logits-finite", apart.finite, "all logits are finite" if apart.finite else "a logit is not finite")
-    passed = apart.max_abs_diff <= allowed
     yield Check(
         "logits",
-        passed,
+        apart.max_abs_diff <= allowed,
         f"over {tokens} positions the largest difference is {apart.max_abs_diff:.2e}; {allowed:.2e} is allowed",
     )
-    yield Check(
-        "control",
-        control_fails,
-        f"the same weights as {pairing.other.value} are {control.max_abs_diff:.2e} apart"
-        + ("" if control_fails else ": too little, so this comparison proves nothing; use more tokens"),
-    )
+
+
+def _control_check(control: Difference, pairing: Pairing, fails: bool, proven: bool) -> Check:
+    """The layout that the weights do not have must miss by a wide margin, or equal logits prove nothing.
+
+    Two checkpoints that are the same file for file and key for key need no such proof.
+    """
+    detail = f"the same weights as {pairing.other.value} are {control.max_abs_diff:.2e} apart"
+    if not fails and proven:
+        return Check("control", True, f"{detail}: too little to prove anything, but every byte is the same")
+    advice = ": too little, so equal logits prove nothing here; use more tokens, or a model whose positions matter"
+    return Check("control", fails, detail + ("" if fails else advice))

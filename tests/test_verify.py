@@ -12,8 +12,10 @@ from safetensors.torch import load_file, save_file
 from ropetool import convert, extend, verify
 from ropetool.errors import CheckpointError, UsageError
 from ropetool.families.methods import Weights
+from ropetool.models.logits import compare_logits, derived_tolerance
 from ropetool.models.options import Device, DType
 from ropetool.models.rotary import rotate_pairs
+from ropetool.models.tiny import build
 from ropetool.rope import pairing
 from ropetool.rope.layout import Pairing
 from tests import tiny
@@ -150,9 +152,8 @@ def test_a_lost_base_is_seen(own, checkpoint, tmp_path):
     source, other = checkpoint("llama"), own("llama")
     block = tiny.read_json(other / "config.json")["rope_parameters"]
     tiny.edit_json(other / "config.json", rope_parameters={**block, "rope_theta": 500000.0})
-    result = verify.verify(source, other)
-    assert result.relation == "extended"
-    assert "frequencies" in str(result.checks)
+    for pair in ((source, other), (other, source)):
+        assert failed(verify.verify(*pair)) == {"extension"}
 
 
 def test_an_extension_passes_and_its_live_frequencies_are_the_planned(checkpoint, tmp_path):
@@ -162,6 +163,116 @@ def test_an_extension_passes_and_its_live_frequencies_are_the_planned(checkpoint
     assert result.passed, result.checks
     assert result.relation == "extended"
     assert {"frequencies-live", "frequencies-changed"} <= {check.name for check in result.checks}
+
+
+def block_of(directory, **changes):
+    """Change the rope block of an extended checkpoint, in both styles."""
+    config = tiny.read_json(directory / "config.json")
+    edited = {where: {**config[where], **changes} for where in ("rope_parameters", "rope_scaling")}
+    tiny.edit_json(directory / "config.json", **edited)
+
+
+NOT_AN_EXTENSION = {
+    "factor-twice": lambda d: block_of(d, factor=16.0),
+    "wrong-original-length": lambda d: block_of(d, original_max_position_embeddings=8),
+    "attention-factor": lambda d: block_of(d, attention_factor=3.0),
+    "length-not-raised": lambda d: tiny.edit_json(d / "config.json", max_position_embeddings=tiny.LENGTH),
+    "base": lambda d: (block_of(d, rope_theta=20000.0), tiny.edit_json(d / "config.json", rope_theta=20000.0)),
+    "block-lost": lambda d: tiny.edit_json(
+        d / "config.json", "rope_scaling", rope_parameters={"rope_type": "default", "rope_theta": 10000.0}
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", NOT_AN_EXTENSION)
+def test_a_rope_block_that_is_no_extension_of_the_source_fails(fault, checkpoint, tmp_path):
+    """The weights are the same and the class obeys the config: only the two configs together tell."""
+    source, out = checkpoint("llama"), tmp_path / "out"
+    extend.apply(extend.plan(source, out, extend.Method.YARN, factor=4.0))
+    NOT_AN_EXTENSION[fault](out)
+    assert failed(verify.verify(source, out)) & {"extension", "frequencies-changed"}
+
+
+@pytest.mark.parametrize("method", list(extend.Method))
+@pytest.mark.parametrize("name", ["llama", "gpt_neox", "deepseek_v3"])
+def test_every_method_makes_an_extension_by_this_rule(method, name, checkpoint, tmp_path):
+    source, once, twice = checkpoint(name), tmp_path / "once", tmp_path / "twice"
+    extend.apply(extend.plan(source, once, method, factor=2.0))
+    extend.apply(extend.plan(once, twice, method, factor=4.0))
+    for pair in ((source, once), (source, twice), (once, twice)):
+        result = verify.verify(*pair)
+        assert result.passed, [check for check in result.checks if not check.passed]
+    assert "extension" in failed(verify.verify(twice, source))
+
+
+OTHER_MODELS = {
+    "rms_norm_eps": {"rms_norm_eps": 0.1},
+    "hidden_act": {"hidden_act": "gelu"},
+    "layers": {"num_hidden_layers": 1},
+    "class": {"model_type": "mistral", "sliding_window": 4},
+    "window-out-of-reach": {"model_type": "mistral", "sliding_window": 60},
+    "tied": {"tie_word_embeddings": True},
+}
+
+
+@pytest.mark.parametrize("key", OTHER_MODELS)
+@pytest.mark.parametrize("extended", [False, True])
+def test_a_config_that_means_another_model_fails(key, extended, own, checkpoint, tmp_path):
+    """Also where no token of the sequence shows it, and where an extension changes the logits by design."""
+    source, other = checkpoint("llama"), own("llama")
+    if extended:
+        other = tmp_path / "out"
+        extend.apply(extend.plan(source, other, extend.Method.YARN, factor=4.0))
+    tiny.edit_json(other / "config.json", **OTHER_MODELS[key])
+    assert "configs" in failed(verify.verify(source, other, tokens=24))
+
+
+def test_heads_that_differ_fail_without_a_forward_pass(own, checkpoint):
+    other = own("llama")
+    tiny.edit_json(other / "config.json", num_attention_heads=16, num_key_value_heads=4, head_dim=8)
+    for pair in ((checkpoint("llama"), other), (other, checkpoint("llama"))):
+        result = verify.verify(*pair)
+        assert not result.passed
+        assert result.tokens == 0
+        assert "(query heads, key-value heads, head_dim)" in result.checks[0].detail
+
+
+def test_a_saved_table_that_was_not_rewritten_fails(own, tmp_path):
+    source, out = own("llama"), tmp_path / "out"
+    name = "model.layers.0.self_attn.rotary_emb.inv_freq"
+    rewrite(source, lambda tensors: tensors.update({name: 10000.0 ** (-torch.arange(0, 16, 2) / 16)}))
+    extend.apply(extend.plan(source, out, extend.Method.YARN, factor=4.0))
+    assert verify.verify(source, out).passed
+    (out / "model.safetensors").unlink()
+    shutil.copy(source / "model.safetensors", out / "model.safetensors")
+    assert failed(verify.verify(source, out)) == {"saved-frequencies"}
+
+
+def test_bfloat16_passes_what_is_exact_and_fails_what_is_not(checkpoint, tmp_path):
+    source = checkpoint("llama")
+    out = converted(source, tmp_path / "out")
+    assert verify.verify(source, out, dtype=DType.BFLOAT16).passed
+    original = load_file(source / "model.safetensors")
+    rewrite(out, lambda tensors: tensors.update({k: original[k].clone() for k in tensors if "k_proj" in k}))
+    assert "logits" in failed(verify.verify(source, out, dtype=DType.BFLOAT16))
+
+
+def test_the_same_files_pass_even_where_no_position_matters(own):
+    """A model fresh from initialisation: the control cannot fail, and every byte is the same."""
+    quiet = own("llama")
+    rewrite(quiet, lambda tensors: [t.zero_() for n, t in tensors.items() if "q_proj" in n])
+    result = verify.verify(quiet, quiet)
+    assert result.passed
+    assert not result.control["failed_as_it_must"]
+
+
+def test_layers_of_one_kind_alone_are_no_fault(tmp_path):
+    """A Gemma 3 whose layers are all of one kind has frequencies for that kind only."""
+    source = tmp_path / "gemma"
+    config = build("gemma3_text").config.to_dict()
+    config["layer_types"] = ["full_attention"] * config["num_hidden_layers"]
+    build("gemma3_text", layer_types=config["layer_types"]).model.save_pretrained(source)
+    assert verify.verify(source, source).passed
 
 
 def test_an_extension_of_a_converted_checkpoint_is_held_against_its_source(checkpoint, tmp_path):
@@ -222,9 +333,9 @@ def test_a_lost_attention_factor_is_seen(checkpoint, tmp_path):
     lost = run.logits(runner, ids)
     side = verify._side(out)
     reference = verify._by_reference(runner, side, side, ids, side.reading.pairing)
-    allowed = verify.derived_tolerance(right, DType.FLOAT32, side.reading)
-    assert verify.compare_logits(right, reference).max_abs_diff <= allowed
-    assert verify.compare_logits(lost, reference).max_abs_diff > 100 * allowed
+    allowed = derived_tolerance(right, DType.FLOAT32, side.reading)
+    assert compare_logits(right, reference).max_abs_diff <= allowed
+    assert compare_logits(lost, reference).max_abs_diff > 100 * allowed
 
 
 def test_float64_is_far_below_float32(checkpoint, tmp_path):
@@ -240,8 +351,11 @@ def test_float64_is_far_below_float32(checkpoint, tmp_path):
 def test_a_checkpoint_that_lacks_a_weight_is_refused(own, checkpoint):
     broken = own("llama")
     rewrite(broken, lambda tensors: tensors.pop("model.layers.1.mlp.up_proj.weight"))
+    result = verify.verify(checkpoint("llama"), broken)
+    assert not result.passed
+    assert "up_proj.weight is in the first checkpoint only" in result.checks[0].detail
     with pytest.raises(CheckpointError, match=r"lacks 1 weights .*up_proj"):
-        verify.verify(checkpoint("llama"), broken)
+        verify.verify(broken, broken)
 
 
 def test_a_text_of_one_token_is_refused(checkpoint, monkeypatch):

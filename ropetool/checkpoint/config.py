@@ -8,7 +8,6 @@ layers differ. Both may be in one file; where they disagree, engines silently di
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -18,6 +17,7 @@ from ropetool.errors import ConfigConflictError, ConfigError
 
 ALL_LAYERS = "all"
 MARKER = "ropetool"
+LARGEST_NUMBER = 1e18
 BLOCKS = ("rope_parameters", "rope_scaling")
 # Keys that one style keeps inside the block and the other at the top level.
 SHARED_KEYS = ("rope_theta", "partial_rotary_factor", "original_max_position_embeddings")
@@ -52,8 +52,8 @@ def number(config: Mapping[str, Any], key: str) -> float | None:
         return None
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise ConfigError(f"{key} is {value!r}, a {type(value).__name__}; it must be a number", key=key, value=value)
-    if not math.isfinite(value) or value <= 0:
-        raise ConfigError(f"{key} is {value!r}; it must be positive and finite", key=key, value=value)
+    if not 0 < value <= LARGEST_NUMBER:
+        raise ConfigError(f"{key} is {str(value)[:40]}; it must be positive and of a sane size", key=key)
     return value
 
 
@@ -191,6 +191,18 @@ def _flat_block(
 def marker(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """What ropetool wrote into the config when it made this checkpoint; empty if it did not."""
     return _object(config, MARKER)
+
+
+def earlier_extension(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What the marker says of an extension that ropetool made; empty if none. A damaged one is a `ConfigError`."""
+    extension = _object(marker(config), "extension")
+    for key in ("factor", "original_theta"):
+        number(extension, key)
+    count(extension, "original_length")
+    for key, kind in (("method", str), ("undo", dict)):
+        if not isinstance(extension.get(key), (kind, type(None))):
+            raise ConfigError(f"the marker's extension.{key} is {extension[key]!r}; it was damaged", key=MARKER)
+    return extension
 
 
 def with_marker(config: Mapping[str, Any], **entries: Any) -> dict[str, Any]:

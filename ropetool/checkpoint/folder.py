@@ -192,8 +192,12 @@ def check_output(destination: Path, source: Path) -> None:
         raise OutputExistsError(
             f"{destination} is already there; name a new directory, or remove it first", path=str(destination)
         )
-    inside = source.resolve().parent if source.is_file() else source.resolve()
-    if inside in destination.resolve().parents:
+    try:
+        inside, place = source.resolve(), destination.resolve()
+    except (OSError, RuntimeError) as error:  # a loop of symbolic links
+        raise OutputError(f"{source} or {destination} cannot be followed: {error}", path=str(source)) from error
+    inside = inside.parent if inside.is_file() else inside
+    if inside in place.parents:
         raise OutputError(
             f"{destination} lies inside the source {source}; name a place outside it", path=str(destination)
         )

@@ -19,7 +19,7 @@ from ropetool.cli.extend import extend
 from ropetool.cli.families import families
 from ropetool.cli.inspect import inspect
 from ropetool.cli.verify import verify
-from ropetool.errors import RopetoolError, UsageError
+from ropetool.errors import InternalError, RopetoolError, UsageError
 
 app = typer.Typer(
     name="ropetool",
@@ -68,7 +68,7 @@ def main() -> None:
 def run(arguments: list[str]) -> int:
     """Run one command; returns the exit code. Every deliberate error becomes one message here."""
     try:
-        code = app(arguments, prog_name="ropetool", standalone_mode=False)
+        code = app(arguments or ["--help"], prog_name="ropetool", standalone_mode=False)
         if code == EXIT_INTERRUPTED:  # typer turns Ctrl-C into this code, without a word
             return _interrupted("interrupted", EXIT_INTERRUPTED)
         return code if isinstance(code, int) else 0
@@ -86,17 +86,26 @@ def run(arguments: list[str]) -> int:
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         return _report(UsageError(f"{where}{error.strerror or error}"), arguments)
-    except Exception as error:
-        if not hasattr(error, "format_message"):
-            raise
-        return _report(UsageError(_usage(error)), arguments)
+    except Exception as error:  # noqa: BLE001  the last stop: a usage error of typer (known by its shape), or a fault
+        if hasattr(error, "format_message"):
+            return _report(UsageError(_usage(error)), arguments)
+        return _report(_internal(error), arguments)
+
+
+def _internal(error: Exception) -> RopetoolError:
+    """A fault of ropetool's own: still one sentence, and never the exit code of a check that failed."""
+    said = " ".join(str(error).split())[:200]
+    return InternalError(
+        f"{type(error).__name__}: {said}. This is a fault of ropetool; please report it with what "
+        f"ROPETOOL_TRACEBACK=1 prints",
+    )
 
 
 def _usage(error: Exception) -> str:
     context = getattr(error, "ctx", None)
     path = context.command_path if context is not None else "ropetool"
     message: str = error.format_message()  # type: ignore[attr-defined]  # checked by the caller
-    return f"{' '.join(message.split())} See `{path} --help`."
+    return f"{' '.join(message.split()).rstrip('.')}. See `{path} --help`."
 
 
 def _interrupted(what: str, code: int) -> int:
@@ -106,7 +115,7 @@ def _interrupted(what: str, code: int) -> int:
 
 def _report(error: RopetoolError, arguments: list[str]) -> int:
     if os.environ.get("ROPETOOL_TRACEBACK") == "1":
-        raise error
+        raise error from error.__cause__
     if "--json" in arguments:
         from ropetool.views import jsons
 

@@ -49,7 +49,7 @@ def convert(
         result = verb.apply(conversion, progress, sync=sync)
     if verify:
         _prove(sink, result, src, dst)
-    sink.result("converted", result)
+    sink.result("converted", result, verified=verify)
 
 
 def _prove(sink: Sink, result: Converted, src: Source, dst: Destination) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-_LENGTH = re.compile(r"(\d+(?:\.\d+)?)([kKmM]?)")
+_LENGTH = re.compile(r"(\d+(?:\.\d+)?)([kKmM]?)", re.ASCII)
 MOST_TOKENS = 1 << 53  # beyond it a float skips whole numbers
 _UNITS = {"": 1, "k": 1024, "m": 1024 * 1024}
 

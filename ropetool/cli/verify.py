@@ -9,12 +9,14 @@ import typer
 
 from ropetool.cli.options import Json, Quiet
 from ropetool.cli.sink import Sink
+from ropetool.errors import OutputError
 from ropetool.models.options import Device, DType
 
 First = Annotated[Path, typer.Argument(metavar="A", help="The source.")]
 Second = Annotated[Path, typer.Argument(metavar="B", help="The checkpoint to test against it.")]
 Tokens = Annotated[
-    int | None, typer.Option("--tokens", min=2, help="Length of the sequence; by default 512, or the trained length.")
+    int | None,
+    typer.Option("--tokens", min=2, max=1 << 20, help="Length of the sequence; by default 512, or the trained length."),
 ]
 TextFile = Annotated[
     Path | None, typer.Option("--text", exists=True, dir_okay=False, help="Text to run instead of random tokens.")
@@ -48,6 +50,8 @@ def verify(
     from ropetool.views import jsons
 
     sink = Sink(json, quiet)
+    if out is not None:
+        _check_out(out, (a, b))
     words = text.read_text(encoding="utf-8", errors="replace") if text else None
     result = verb.verify(
         a, b, tokens=tokens, text=words, device=device, dtype=dtype, tolerance=tolerance, talk=sink.talk
@@ -57,3 +61,13 @@ def verify(
     sink.result("verification", result)
     if not result.passed:
         raise typer.Exit(1)
+
+
+def _check_out(out: Path, checkpoints: tuple[Path, Path]) -> None:
+    """The result must not land in a checkpoint: those are only read."""
+    for checkpoint in checkpoints:
+        directory = checkpoint if checkpoint.is_dir() else checkpoint.parent
+        if directory.resolve() in (out.resolve(), *out.resolve().parents):
+            raise OutputError(f"--out {out} lies inside the checkpoint {directory}; name a place outside it")
+    if not out.resolve().parent.is_dir():
+        raise OutputError(f"{out.resolve().parent}, where {out.name} would be, is not a directory")

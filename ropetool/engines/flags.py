@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from ropetool.checkpoint.config import Style
+
 
 @dataclass(frozen=True)
 class Served:
@@ -18,6 +20,7 @@ class Served:
     original_length: int
     length: int
     theta: float
+    style: Style
 
 
 @dataclass(frozen=True)
@@ -37,7 +40,10 @@ def _vllm(served: Served) -> EngineFlags:
 
 
 def _sglang(served: Served) -> EngineFlags:
-    note = "ignores attention_factor in the block" if served.method == "yarn" else "reads config.json as written"
+    note = {
+        "yarn": "ignores attention_factor in the block",
+        "linear": "multiplies max_position_embeddings by the factor on its own; the flag holds it to the real length",
+    }.get(served.method, "reads config.json as written")
     return EngineFlags("sglang", f"--context-length {served.length}", note)
 
 
@@ -52,7 +58,8 @@ def _llama_cpp(served: Served) -> EngineFlags:
 
 
 def _transformers(served: Served) -> EngineFlags:
-    return EngineFlags("transformers", "", "needs no flag: config.json says it in the style of versions 4 and 5")
+    versions = "version 5 alone" if served.style is Style.V5 else "versions 4 and 5"
+    return EngineFlags("transformers", "", f"needs no flag; config.json is read so by {versions}")
 
 
 ROWS: tuple[Callable[[Served], EngineFlags], ...] = (_transformers, _vllm, _sglang, _llama_cpp)

@@ -15,6 +15,9 @@ from ropetool.checkpoint.shards import Shard, Tensor
 from ropetool.families.reading import Reading, Warn, rotary_dim_of
 from ropetool.rope.frequencies import Floats
 
+# Relative distances: float32 keeps 1e-7, bfloat16 4e-3 and float16 5e-4 (but nothing of the slowest pairs).
+EXACT, ROUNDED = 1e-5, 2e-2
+ROUNDED_AT_TOKENS = 4096
 SUFFIX = "rotary_emb.inv_freq"
 _NUMPY_DTYPES = {"F16": "<f2", "F32": "<f4", "F64": "<f8"}
 
@@ -55,8 +58,15 @@ def stale_frequency_warnings(checkpoint: Checkpoint, reading: Reading) -> tuple[
     expected = rotation.scaling.inv_freq(rotary_dim)
     for shard, tensor in saved_frequencies(checkpoint):
         saved = read_floats(shard, tensor)
-        if saved is None or (len(saved) == len(expected) and np.allclose(saved, expected, rtol=2e-2, atol=0)):
+        if saved is None or (len(saved) == len(expected) and np.allclose(saved, expected, rtol=EXACT, atol=0)):
             continue
+        if len(saved) == len(expected) and np.allclose(saved, expected, rtol=ROUNDED, atol=0):
+            off_rad = float(np.abs(saved - expected).max()) * ROUNDED_AT_TOKENS
+            message = (
+                f"{tensor.name} in {shard.path.name} is rounded to 16 bits: in an engine that uses it, angles at "
+                f"{ROUNDED_AT_TOKENS} tokens are off by up to {off_rad:.2g} radians"
+            )
+            return (Warn("rounded-inv-freq", message),)
         means = f"{saved[1] ** (-rotary_dim / 2):g}" if len(saved) > 1 and saved[1] > 0 else "unknown"
         return (
             Warn(

@@ -12,6 +12,7 @@ from ropetool.errors import ConfigConflictError, ConfigError
 from ropetool.rope.pairing import Head, Keep, Span
 
 CLASS_DEFAULT = "class default"
+MOST_ROWS = 1 << 24
 SHARE = "partial_rotary_factor"
 
 
@@ -129,10 +130,20 @@ def read_geometry(
     heads = reader.required(keys.heads)
     kv_heads = (reader.optional(keys.kv_heads) if keys.kv_heads else None) or heads
     if heads % kv_heads:
-        raise ConfigError(f"{heads} query heads cannot share {kv_heads} key-value heads", key=keys.kv_heads)
+        raise ConfigError(
+            f"{keys.heads} {heads} is not a multiple of {keys.kv_heads} {kv_heads}, so they cannot be shared; correct "
+            f"one of the two in config.json",
+            key=keys.kv_heads,
+        )
     head_dim = _head_dim(reader, keys, heads)
     rotary_dim = _rotary_dim(reader, block, keys, head_dim)
     latent = reader.required(keys.latent) if keys.latent else 0
+    if max(heads * head_dim, latent) > MOST_ROWS:
+        raise ConfigError(
+            f"{heads} heads of {head_dim} rows are more than any projection has ({MOST_ROWS:,} rows at most); check "
+            f"{keys.heads} and head_dim in config.json",
+            key="head_dim",
+        )
     start = head_dim - rotary_dim if keys.rope_at_end else 0
     return Geometry(heads, kv_heads, head_dim, start, rotary_dim, latent, reader.used)
 

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ropetool.checkpoint.config import marker
+from ropetool.checkpoint.config import earlier_extension
 from ropetool.errors import MethodError
+from ropetool.families.methods import Method
 from ropetool.families.reading import Reading, Rotation, Warn
 from ropetool.rope.frequencies import Default
 
@@ -31,13 +32,15 @@ def native_of(
     replace_existing: bool,
 ) -> Native:
     """The trained length and base under whatever scaling is there; refuses to stack methods or to guess a length."""
-    earlier = marker(config).get("extension", {})
+    earlier = earlier_extension(config)
     scaled_by = earlier.get("method") or (None if isinstance(rotation.scaling, Default) else rotation.scaling.name)
     if scaled_by not in (None, method) and not replace_existing:
+        factor = earlier.get("factor") or getattr(rotation.scaling, "factor", 1.0)
+        over = earlier.get("original_length") or rotation.original_length or reading.length
+        further = f"Extend it further by {scaled_by}, or give" if scaled_by in tuple(Method) else "Give"
         raise MethodError(
-            f"this checkpoint is already extended by {scaled_by} (factor {getattr(rotation.scaling, 'factor', 0):g} "
-            f"over {rotation.original_length or reading.length} tokens); {method} on top would destroy it. "
-            f"Extend it further by {scaled_by}, or give --replace to put {method} in its place",
+            f"this checkpoint is already extended by {scaled_by} (factor {factor:g} over {over} tokens); {method} on "
+            f"top would destroy it. {further} --replace to put {method} in its place",
             method=method,
             existing=scaled_by,
         )
@@ -45,6 +48,13 @@ def native_of(
     if original is not None:
         return Native(original, theta, scaled_by)
     known = earlier.get("original_length") or rotation.block.values.get("original_max_position_embeddings")
+    if known is not None and scaled_by is None and known != reading.length:
+        raise MethodError(
+            f"original_max_position_embeddings is {known}, but nothing is scaled and {reading.family.keys.length} is "
+            f"{reading.length}; say which is the trained length by --original",
+            original_length=known,
+            length=reading.length,
+        )
     if known is not None:
         return Native(int(known), theta, scaled_by)
     if reading.length is None:

@@ -22,11 +22,6 @@ class Permutation:
     index: IndexMap
     blocks: tuple[tuple[int, int], ...]
 
-    @property
-    def rows_moved(self) -> int:
-        """Rows within the runs."""
-        return sum(stop - start for start, stop in self.blocks)
-
 
 @dataclass(frozen=True)
 class Move:
@@ -38,8 +33,8 @@ class Move:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes that are rewritten."""
-        return self.permutation.rows_moved * self.tensor.row_bytes(len(self.permutation.index))
+        """Bytes of the tensor."""
+        return self.tensor.size_bytes
 
 
 @dataclass(frozen=True)
@@ -62,7 +57,7 @@ class Plan:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes that are rewritten."""
+        """Bytes of the tensors that move."""
         return sum(move.size_bytes for move in self.moves)
 
     def of_shard(self, shard: Shard) -> tuple[Move, ...]:

@@ -15,7 +15,7 @@ from ropetool.families.family import Family, Nope
 from ropetool.families.geometry import CLASS_DEFAULT, Geometry, read_geometry
 from ropetool.families.schemes import scheme_of
 from ropetool.families.table import TABLE
-from ropetool.rope.frequencies import Proportional, Scaling, scaling_from_block
+from ropetool.rope.frequencies import SPELLINGS, Proportional, Scaling, scaling_from_block
 from ropetool.rope.pairing import Pairing
 
 FULL_ATTENTION = "full_attention"
@@ -107,6 +107,12 @@ def read_model(config: Mapping[str, Any]) -> Reading:
         warnings.append(_default_warning(family.keys.length, length))
     rotations = tuple(_rotation(block, family, length, text, warnings) for block in blocks)
     warnings += [_default_warning(key, value) for key, value in geometry.class_defaults.items()]
+    for rotation in rotations:  # a factor list of the wrong length shows here
+        whole = isinstance(rotation.scaling, Proportional)
+        rotation.scaling.inv_freq(geometry.head_dim if whole else geometry.rotary_dim)
+    if config.get("auto_map"):
+        said = "config.json names code of its own (auto_map): what is said here is of the stock class of the same type"
+        warnings.append(Warn("custom-code", said))
     evidence, class_pairing = _declared(config, text, family)
     return Reading(
         str(model_type), family, text, geometry, rotations, length, class_pairing,
@@ -189,6 +195,11 @@ def _rotation(
 ) -> Rotation:
     theta = block.values.get("rope_theta")
     source = block.sources.get("rope_theta", CLASS_DEFAULT)
+    if block.rope_type in SPELLINGS:
+        said = (
+            f"rope type {block.rope_type} is an older name of {SPELLINGS[block.rope_type]}, which transformers 5 lost"
+        )
+        warnings.append(Warn("old-rope-type", said))
     if "rope_theta" not in family.theta_keys and config.get("rope_theta") is not None:
         said = f"rope_theta is {config['rope_theta']!r}, but the class of {family.model_type} does not read it there"
         warnings.append(Warn("theta-ignored", said))
@@ -201,10 +212,15 @@ def _rotation(
         local = family.local if family.local and family.local.layer_type == block.layers else None
         theta = local.theta_default if local else family.theta_default
         null = [key for key in family.theta_keys if key in config and config[key] is None]
+        null += [f"{where}.rope_theta" for where in BLOCKS if (config.get(where) or {}).get("rope_theta", 0) is None]
         said = f"{null[0]} is null in config.json" if null else f"config.json has no {' or '.join(family.theta_keys)}"
         if family.theta_keys:
             warnings.append(Warn("theta-default", f"{said}; the class default {theta:g} is used"))
     scaling = scaling_from_block(block.values, float(theta), length)
+    share = block.values.get("partial_rotary_factor")
+    if share not in (None, 1) and not family.keys.share and not isinstance(scaling, Proportional):
+        said = f"partial_rotary_factor is {share:g}, but the class of {family.model_type} rotates the whole head"
+        warnings.append(Warn("share-ignored", said))
     original = getattr(scaling, "original_length", length)
     return Rotation(block.layers, block, scaling, source, original)
 

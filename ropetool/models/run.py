@@ -82,9 +82,8 @@ def load(path: Path, device: torch.device, dtype: DType | None, attention: str |
                 local_files_only=True,
                 output_loading_info=True,
             )
-    except (ValueError, KeyError, TypeError, OSError, RuntimeError, AttributeError) as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise CheckpointError(f"transformers cannot load {path}: {reason}", path=str(path)) from error
+    except Exception as error:
+        raise CheckpointError(f"transformers cannot load {path}: {_reason(error)}", path=str(path)) from error
     broken = sorted(map(str, [*info["missing_keys"], *info["mismatched_keys"]]))
     if broken:
         raise CheckpointError(
@@ -93,6 +92,26 @@ def load(path: Path, device: torch.device, dtype: DType | None, attention: str |
             tensor=broken[0],
         )
     return Runner(model.eval(), device)
+
+
+def _reason(error: Exception) -> str:
+    """The first line of what a library said; one that ends in a colon takes the next along."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    if "ignore_mismatched_sizes" in lines[0]:
+        return "a weight has another shape than the class makes of config.json; check its sizes (vocab_size, say)"
+    return " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
+
+
+def live_config(path: Path) -> dict[str, Any]:
+    """The config as the class understands it, with its own values where config.json has none."""
+    import transformers
+
+    transformers.logging.set_verbosity_error()
+    try:
+        config = transformers.AutoConfig.from_pretrained(path if path.is_dir() else path.parent, local_files_only=True)
+    except Exception as error:
+        raise CheckpointError(f"transformers cannot read {path}: {_reason(error)}", path=str(path)) from error
+    return dict(config.to_dict())
 
 
 @torch.no_grad()

@@ -66,8 +66,13 @@ class Linear(Scaling):
 def ntk_theta(theta: float, factor: float, rotary_dim: int) -> float:
     """The base that NTK-aware scaling sets: theta * factor^(R/(R-2)) (Peng et al., arXiv:2309.00071, eq. 16).
 
-    The slowest pair is interpolated by exactly the factor, the fastest is left alone.
+    The slowest pair is interpolated by exactly the factor, the fastest is left alone. Raises `ConfigError` for a
+    single pair, which has no exponent.
     """
+    if rotary_dim < 4:
+        raise ConfigError(
+            f"NTK-aware scaling needs two pairs at least; the rotary width is {rotary_dim}", key="head_dim"
+        )
     return float(theta * factor ** (rotary_dim / (rotary_dim - 2)))
 
 
@@ -163,10 +168,12 @@ class LongRope(Scaling):
     name = "longrope"
 
     def inv_freq(self, rotary_dim: int, length: int | None = None) -> Floats:
-        """See `Scaling.inv_freq`; raises ValueError when a factor list has not R/2 entries."""
+        """See `Scaling.inv_freq`; raises `ConfigError` when a factor list has not R/2 entries."""
         factors = self.long_factor if length is not None and length > self.original_length else self.short_factor
         if len(factors) != rotary_dim // 2:
-            raise ValueError(f"longrope needs rotary/2 = {rotary_dim // 2} factors, this list has {len(factors)}")
+            raise ConfigError(
+                f"longrope needs rotary/2 = {rotary_dim // 2} factors, this list has {len(factors)}", key="short_factor"
+            )
         return plain_inv_freq(self.theta, rotary_dim) / np.asarray(factors, dtype=np.float64)
 
     @property
@@ -253,6 +260,13 @@ def _factors(block: Mapping[str, Any], key: str) -> tuple[float, ...]:
     return tuple(_number({key: value}, key) for value in values)
 
 
+def _turns(block: Mapping[str, Any], key: str, default: float) -> float:
+    turns = _number(block, key, default)
+    if turns > 1e6:
+        raise _fault(key, f"is {turns:g} turns within the trained length; no pair turns so often", turns)
+    return turns
+
+
 def _yarn(block: Mapping[str, Any], theta: float, max_length: int | None) -> Scaling:
     original = _length(block, max_length)
     ratio = None if max_length is None else max_length / original
@@ -260,8 +274,8 @@ def _yarn(block: Mapping[str, Any], theta: float, max_length: int | None) -> Sca
         theta=theta,
         factor=_number(block, "factor", ratio),
         original_length=original,
-        beta_fast=_number(block, "beta_fast", 32.0),
-        beta_slow=_number(block, "beta_slow", 1.0),
+        beta_fast=_turns(block, "beta_fast", 32.0),
+        beta_slow=_turns(block, "beta_slow", 1.0),
         truncate=block.get("truncate") is not False,
         mscale=_optional(block, "mscale"),
         mscale_all_dim=_optional(block, "mscale_all_dim"),

@@ -48,7 +48,7 @@ def inspection(result: Inspection) -> dict[str, Any]:
     return {**asdict(result), "warnings": _warnings(result.warnings)}
 
 
-def converted(result: Converted, *, dry_run: bool = False) -> dict[str, Any]:
+def converted(result: Converted, *, dry_run: bool = False, verified: bool = False) -> dict[str, Any]:
     """``convert --json``."""
     return {
         "output": result.output,
@@ -58,6 +58,7 @@ def converted(result: Converted, *, dry_run: bool = False) -> dict[str, Any]:
         "tensors": result.tensors,
         "bytes": result.bytes,
         "seconds": result.seconds,
+        "verified": verified,
         "warnings": _warnings(result.warnings),
         "dry_run": dry_run,
     }

@@ -84,7 +84,7 @@ def inspection(result: Inspection) -> RenderableType:
     return Group(_facts(result.checkpoint, rows), warnings(result.warnings))
 
 
-def converted(result: Converted, *, dry_run: bool = False) -> RenderableType:
+def converted(result: Converted, *, dry_run: bool = False, verified: bool = False) -> RenderableType:
     """What ``convert`` shows."""
     rows = [
         ("layout", f"{result.source} -> {result.target}"),
@@ -92,6 +92,8 @@ def converted(result: Converted, *, dry_run: bool = False) -> RenderableType:
     ]
     if not dry_run:
         rows.append(("time", f"{result.seconds:.2f} s"))
+    if verified:
+        rows.append(("verified", "the logits of both agree, and the wrong layout's do not"))
     title = f"would write {result.output}" if dry_run else f"wrote {result.output}"
     return Group(_facts(title, rows), warnings(result.warnings))
 

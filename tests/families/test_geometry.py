@@ -38,7 +38,7 @@ def test_key_value_heads_are_a_count_of_their_own() -> None:
 
 @pytest.mark.parametrize(("kv", "heads"), [(3, 8), (16, 8)])
 def test_heads_that_do_not_divide_are_refused(kv: int, heads: int) -> None:
-    with pytest.raises(ConfigError, match=f"{heads} query heads cannot share {kv} key-value heads"):
+    with pytest.raises(ConfigError, match=f"num_attention_heads {heads} is not a multiple of num_key_value_heads {kv}"):
         geometry(num_attention_heads=heads, num_key_value_heads=kv)
 
 

@@ -85,7 +85,7 @@ def test_longrope() -> None:
 
 
 def test_longrope_wants_one_factor_per_pair() -> None:
-    with pytest.raises(ValueError, match=r"rotary/2 = 8 factors, this list has 4"):
+    with pytest.raises(ConfigError, match=r"rotary/2 = 8 factors, this list has 4"):
         LongRope(1e4, (1.0,) * 4, (1.0,) * 4, 64, 4.0).inv_freq(16)
 
 
