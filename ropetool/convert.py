@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from ropetool.checkpoint.folder import (
 )
 from ropetool.checkpoint.shards import copy_file, no_progress, patch_rows
 from ropetool.errors import AlreadyConvertedError, ConfigError
+from ropetool.families.lengths import to_json
 from ropetool.families.plan import Plan, plan_conversion
 from ropetool.families.reading import Reading, Warn, read_model
 from ropetool.rope.pairing import Pairing
@@ -164,4 +164,4 @@ def _write_config(conversion: Conversion, stage: Path) -> None:
             config[key] = value
         else:
             config["text_config"] = {**config["text_config"], key: value}
-    (stage / CONFIG).write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    (stage / CONFIG).write_text(to_json(config), encoding="utf-8")

@@ -158,13 +158,14 @@ def _only_rotation(reading: Reading, method: Method) -> Rotation:
 
 def _target(reading: Reading, native: Native, to: int | None, factor: float | None) -> tuple[float, int]:
     """The exact factor, and the length in tokens that it gives."""
-    if (to is None) == (factor is None):
-        raise UsageError("give the new length by --to, or the factor by --factor, one of them")
-    if factor is not None:
+    if factor is not None and to is None:
         if not math.isfinite(factor) or factor < 1:
             raise UsageError(f"--factor {factor:g} would shrink the context; it must be at least 1", factor=factor)
         to = int(min(native.length * factor, 2 * LONGEST_TOKENS))
-    assert to is not None
+    elif to is not None and factor is None:
+        factor = to / native.length
+    else:
+        raise UsageError("give the new length by --to, or the factor by --factor, one of them")
     if to > LONGEST_TOKENS:
         raise UsageError(f"a context of more than {LONGEST_TOKENS:,} tokens is not to be had; give a smaller length")
     current = reading.length or native.length
@@ -177,7 +178,7 @@ def _target(reading: Reading, native: Native, to: int | None, factor: float | No
             original_length=native.length,
             length=current,
         )
-    return (factor if factor is not None else to / native.length), to
+    return factor, to
 
 
 def _block(

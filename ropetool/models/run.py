@@ -82,7 +82,7 @@ def load(path: Path, device: torch.device, dtype: DType | None, attention: str |
                 local_files_only=True,
                 output_loading_info=True,
             )
-    except Exception as error:
+    except Exception as error:  # a stranger's config can make transformers raise anything
         raise CheckpointError(f"transformers cannot load {path}: {_reason(error)}", path=str(path)) from error
     broken = sorted(map(str, [*info["missing_keys"], *info["mismatched_keys"]]))
     if broken:
@@ -109,7 +109,7 @@ def live_config(path: Path) -> dict[str, Any]:
     transformers.logging.set_verbosity_error()
     try:
         config = transformers.AutoConfig.from_pretrained(path if path.is_dir() else path.parent, local_files_only=True)
-    except Exception as error:
+    except Exception as error:  # see load
         raise CheckpointError(f"transformers cannot read {path}: {_reason(error)}", path=str(path)) from error
     return dict(config.to_dict())
 
