@@ -349,7 +349,7 @@ def _common(rotations: Sequence[Rotation], rows: Mapping[str, Sequence[Row]], na
         "rope_start": first.rope_start,
         "inv_freq": first.inv_freq,
         "attention_scaling": None if k is None or math.isnan(k) else round(k, 6),
-        "query_scale": None if None in (q, k) or math.isnan(q * k) else round(q / k, 6),  # type: ignore[operator]
+        "query_scale": None if None in (q, k) or math.isnan(q * k) else round(q / k, 6),  # type: ignore[operator]  # not None
         "backwards": first.backwards,
         "value_rotated": value_rotated,
     }

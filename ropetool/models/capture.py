@@ -260,7 +260,7 @@ def run(
     capture = Capture()
     for name, module in projections.items():
         capture.starts[name] = sum(capture.rows.values())
-        capture.rows[name] = getattr(module, "nf", None) or module.weight.shape[-2]  # type: ignore[index,assignment]
+        capture.rows[name] = getattr(module, "nf", None) or module.weight.shape[-2]  # type: ignore[index,assignment]  # a weight
     batch = sum(capture.rows.values()) + 1 if projections else 2
     names = {id(m): n for n, m in model.named_modules()}
     like = {n for n, m in model.named_modules() if _looks_like_attention(m)}

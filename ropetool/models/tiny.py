@@ -152,7 +152,7 @@ def tiny_config(model_type: str, values: Mapping[str, Any]) -> Any:
         values["rope_parameters"] = _fitted(block, _rotary_pairs(values, block))
     try:
         return config_class(model_type)(**values)
-    except Exception as error:
+    except Exception as error:  # a config's own validators raise what they like
         raise CannotBuild(f"no tiny config: {type(error).__name__}: {' '.join(str(error).split())[:200]}") from error
 
 
@@ -241,7 +241,7 @@ def build_like(config: Any, kind: Any = None, seed: int = 0) -> Built:
         first: CannotBuild | None = None
         for variant in _variants(values):
             try:
-                return _random_model(kind, lambda v=values | variant: type(config)(**v), make, seed)  # type: ignore[misc]
+                return _random_model(kind, lambda v=values | variant: type(config)(**v), make, seed)  # type: ignore[misc]  # bound by default
             except CannotBuild as error:
                 first = first or error
         raise first or CannotBuild("nothing was tried")
@@ -294,7 +294,7 @@ def _random_model(
             model(**make_inputs(model, 2))
     except CannotBuild:
         raise
-    except Exception as error:
+    except Exception as error:  # any model's code; the reason is kept and listed
         words = " ".join(str(error).split())[:200]
         raise CannotBuild(f"{step}: {type(error).__name__}: {words}") from error
     return Built(model, lambda batch: make_inputs(model, batch), config)

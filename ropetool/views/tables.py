@@ -137,6 +137,8 @@ def verification(result: Verification) -> RenderableType:
         f": {result.relation}, {result.tokens} tokens, {result.dtype} on {result.device}",
     )
     checks = _grid("checks", ["check", "", "detail"], [(c.name, _mark(c.passed), c.detail) for c in result.checks])
+    if not result.tokens:
+        return Group(head, checks, Text("no forward pass: the two differ in form"))
     positions = _grid(
         "largest |logit difference| by position", ["positions", "difference"],
         [(f"{b['from']:.0f}-{b['to']:.0f}", f"{b['max_abs_diff']:.2e}") for b in result.by_position],

@@ -50,7 +50,7 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
     "an entry without offsets": (raw({"a": {"dtype": "F32", "shape": [1]}}), "the entry of a lacks"),
     "an entry that is a number": (raw({"a": 3}), "the entry of a lacks"),
     "unknown dtype": (raw({"a": entry(0, 4, "Q9", [1])}, b"1234"), "a has the unknown dtype 'Q9'"),
-    "dtype of another kind": (raw({"a": entry(0, 4, ["F32"], [1])}, b"1234"), "a has the unknown dtype"),  # type: ignore[arg-type]
+    "dtype of another kind": (raw({"a": entry(0, 4, ["F32"], [1])}, b"1234"), "a has the unknown dtype"),  # type: ignore[arg-type]  # planted
     "negative shape": (raw({"a": entry(0, 4, "F32", [-1])}, b"1234"), "a has the shape [-1]"),
     "shape of floats": (raw({"a": entry(0, 4, "F32", [1.0])}, b"1234"), "a has the shape [1.0]"),
     "shape of truth values": (raw({"a": entry(0, 4, "F32", [True])}, b"1234"), "a has the shape [True]"),

@@ -245,7 +245,7 @@ def class_defaults(row: Family) -> dict[str, Any]:
 
 def default_faults(row: Family, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Where ropetool reads a bare config unlike the class."""
-    monkeypatch.setitem(TABLE, row.model_type, row)  # type: ignore[arg-type]
+    monkeypatch.setitem(TABLE, row.model_type, row)  # type: ignore[arg-type]  # a Mapping, and a dict
     reading = read_model(bare_config(row))
     read = {
         "kv_heads": reading.geometry.kv_heads,

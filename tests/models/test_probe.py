@@ -7,11 +7,10 @@ import math
 from pathlib import Path
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from ropetool.models import tiny  # noqa: E402
-from ropetool.models.probe import (  # noqa: E402
+from ropetool.models import tiny
+from ropetool.models.probe import (
     AttentionReport,
     ProbeReport,
     Role,
@@ -20,7 +19,7 @@ from ropetool.models.probe import (  # noqa: E402
     probe_model,
     probe_model_type,
 )
-from ropetool.rope.pairing import Head, Keep, Pairing  # noqa: E402
+from ropetool.rope.pairing import Head, Keep, Pairing
 
 ROOT = Path(__file__).parents[2]
 
