@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ropetool import __version__
-from ropetool.checkpoint.config import text_config, with_marker
+from ropetool.checkpoint.config import with_marker
 from ropetool.checkpoint.folder import (
     CONFIG,
     Checkpoint,
@@ -21,7 +21,8 @@ from ropetool.checkpoint.folder import (
     staged,
 )
 from ropetool.checkpoint.shards import copy_file, no_progress, patch_rows
-from ropetool.errors import AlreadyConvertedError, ConfigError
+from ropetool.errors import AlreadyConvertedError, ConfigError, UnsupportedError
+from ropetool.families.decoder import with_text_keys
 from ropetool.families.lengths import to_json
 from ropetool.families.plan import Plan, plan_conversion
 from ropetool.families.reading import Reading, Warn, read_model
@@ -68,6 +69,8 @@ def plan(source: Path, destination: Path, to: Pairing, declared: Pairing | None 
     check_output(destination, source)
     checkpoint = open_checkpoint(source)
     reading = read_model(checkpoint.config)
+    if reading.family.refusal:
+        raise UnsupportedError(f"{reading.model_type} cannot be converted: {reading.family.refusal}")
     current = _current(reading, declared)
     if current is to:
         because = "you say so" if declared else reading.evidence[0].detail
@@ -159,9 +162,5 @@ def _write_config(conversion: Conversion, stage: Path) -> None:
     config = with_marker(conversion.checkpoint.config, version=__version__, pairing=target.value)
     key = conversion.reading.family.pairing_key
     if key is not None:
-        value = target is Pairing.INTERLEAVED
-        if text_config(config) is config:
-            config[key] = value
-        else:
-            config["text_config"] = {**config["text_config"], key: value}
+        config = with_text_keys(config, conversion.reading.decoder.path, **{key: target is Pairing.INTERLEAVED})
     (stage / CONFIG).write_text(to_json(config), encoding="utf-8")

@@ -11,7 +11,7 @@ from ropetool.checkpoint.folder import open_checkpoint, read_config, side_files
 from ropetool.errors import RopetoolError
 from ropetool.families.buffers import stale_frequency_warnings
 from ropetool.families.plan import plan_conversion
-from ropetool.families.reading import Evidence, Reading, Rotation, Warn, read_model, rotary_dim_of
+from ropetool.families.reading import Evidence, Reading, Rotation, Warn, read_model
 from ropetool.families.schemes import Scheme, scheme_of
 from ropetool.rope.frequencies import Scaling
 
@@ -106,7 +106,7 @@ def _fact(reading: Reading, rotation: Rotation) -> RopeFact:
         length=reading.length,
         attention_factor=scaling.attention_factor,
         head_dim=reading.geometry.head_dim,
-        rotary_dim=rotary_dim_of(reading, rotation),
+        rotary_dim=rotation.geometry.rotary_dim,
     )
 
 

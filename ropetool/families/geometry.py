@@ -42,7 +42,8 @@ class GeometryKeys:
 
     ``head_dim`` lists keys whose values are added up (MLA: the unrotated and the rotated part); ``rotary`` lists
     the top-level keys, shares or widths (``_dim``), that the class reads the rotary width from; none means the whole
-    head turns. A class that reads a share at the top level also reads ``partial_rotary_factor`` inside its rope block.
+    head turns. A class that reads a share at the top level also reads ``partial_rotary_factor`` inside its rope block;
+    with ``share_in_block`` it reads it only there.
     """
 
     heads: str = "num_attention_heads"
@@ -53,6 +54,7 @@ class GeometryKeys:
     latent: str | None = None
     length: str = "max_position_embeddings"
     rope_at_end: bool = False
+    share_in_block: bool = False
 
     @property
     def share(self) -> str | None:
@@ -170,7 +172,7 @@ def _rotary_dim(reader: _Reader, block: RopeBlock, keys: GeometryKeys, head_dim:
         return head_dim
     found: dict[str, int] = {}
     inside = block.sources.get(SHARE, SHARE)
-    if keys.share and inside != SHARE:
+    if (keys.share or keys.share_in_block) and inside != SHARE:
         found[inside] = _as_width(SHARE, block.values[SHARE], head_dim)
     for key in keys.rotary:
         value = number(reader.config, key)
@@ -183,8 +185,9 @@ def _rotary_dim(reader: _Reader, block: RopeBlock, keys: GeometryKeys, head_dim:
             values=list(found.values()),
         )
     width = next(iter(found.values()), None)
-    if width is None and keys.rotary:
-        default_key = next((key for key in keys.rotary if key in reader.defaults), None)
+    if width is None:
+        readable = (SHARE,) if keys.share_in_block else keys.rotary
+        default_key = next((key for key in readable if key in reader.defaults), None)
         if default_key is not None:
             reader.used[default_key] = reader.defaults[default_key]
             width = _as_width(default_key, reader.defaults[default_key], head_dim)
