@@ -59,21 +59,24 @@ class Kind:
     """The layers of one type (in ``layer_types``), where a class has a rope block for each.
 
     ``default`` is the block that the class uses where config.json has none. ``theta_key`` is the top-level key of the
-    base in configs of the version-4 style, empty where the class reads none. ``keys`` are the kind's own geometry,
-    where it has one. The first kind of a row is the one that an extension scales.
+    base in configs of the version-4 style, empty where the class reads none. ``instead`` maps keys of the geometry to
+    those that these layers take it from, where config.json has them; ``kv_factor`` is how many times the config's
+    key-value heads they have. The first kind of a row is the one that an extension scales.
     """
 
     layer_type: str
     default: Mapping[str, Any]
     theta_key: str = ""
-    keys: GeometryKeys | None = None
+    instead: Mapping[str, str] = field(default_factory=dict)
+    kv_factor: int = 1
 
 
 @dataclass(frozen=True)
 class Site:
     """One place in a layer where q meets k: the module's name, its tensors, and the keys of their geometry.
 
-    A site with a ``pairing`` of its own (an indexer whose class rotates the other way) is left in it by a conversion.
+    ``within`` is a module above it, where only attention below that one is meant. A site with a ``pairing`` of its own
+    (an indexer whose class rotates the other way) is left in it by a conversion.
     """
 
     module: str
@@ -81,6 +84,7 @@ class Site:
     stays: tuple[str, ...]
     keys: GeometryKeys
     pairing: Pairing | None = None
+    within: str = ""
 
 
 @dataclass(frozen=True)
@@ -93,8 +97,8 @@ class Family:
     the class has it fixed. ``nope`` tells which layers the class does not rotate, ``kinds`` which types of layers have
     a rope block of their own. ``others`` are attention modules beside the main one. ``may_lack`` names what a layer's
     attention may do without: ``k`` where it takes another layer's, ``qk`` where it may be another kind of mixer.
-    ``refusal`` is the reason why the type cannot be converted, though it can be read. ``twins`` are types whose class is
-    the same but for the layout, tensor names included.
+    ``refusal`` is the reason why the type cannot be converted, though it can be read. ``twins`` are types whose class
+    is the same but for the layout, tensor names included.
     """
 
     model_type: str

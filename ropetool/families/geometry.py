@@ -38,7 +38,7 @@ Rows = Part | Each
 
 @dataclass(frozen=True)
 class GeometryKeys:
-    """The config keys from which a class takes its geometry.
+    """The config keys from which a class takes its geometry; ``a.b`` is the key b of the object a.
 
     ``head_dim`` lists keys whose values are added up (MLA: the unrotated and the rotated part); ``rotary`` lists
     the top-level keys, shares or widths (``_dim``), that the class reads the rotary width from; none means the whole
@@ -111,7 +111,9 @@ class _Reader:
         self.used: dict[str, float] = {}
 
     def optional(self, key: str) -> int | None:
-        value = count(self.config, key)
+        outer, _, inner = key.rpartition(".")
+        section = self.config.get(outer) if outer else self.config
+        value = count(section, inner) if isinstance(section, Mapping) else None
         if value is None and key in self.defaults:
             self.used[key] = self.defaults[key]
             return int(self.defaults[key])

@@ -82,7 +82,7 @@ def claims(checkpoint: Checkpoint, reading: Reading) -> Iterator[Claim]:
         for tensor in filter(lambda t: reading.decoder.owns(t.name), shard.tensors.values()):
             for number, site in by_depth:
                 layer, found, rest = f".{tensor.name}".rpartition(f".{site.module}.")
-                if found:
+                if found and (not site.within or site.within in layer.split(".")):
                     geometry = reading.others[number - 1] if number else reading.geometry_of_layer(layer)
                     yield Claim(layer[1:], shard, tensor, _entry(family, site, tensor, rest), site, geometry)
                     break

@@ -14,7 +14,7 @@ from ropetool.errors import ConfigError
 from ropetool.families.decoder import Decoder, decoder_of
 from ropetool.families.family import Family, Kind, Nope
 from ropetool.families.geometry import CLASS_DEFAULT, Geometry, read_geometry
-from ropetool.families.kinds import blocks_of
+from ropetool.families.kinds import blocks_of, geometry_of_kind, layer_geometries
 from ropetool.rope.frequencies import SPELLINGS, Proportional, Scaling, scaling_from_block
 from ropetool.rope.pairing import Pairing
 
@@ -54,7 +54,8 @@ class Reading:
 
     ``class_pairing`` is what the stock model class would rotate, given this config. They differ in a checkpoint
     that was converted away from its class. ``config`` is the text decoder's part, ``model_type`` the whole's;
-    ``geometry`` is that of the first rotation, ``others`` those of the row's other sites.
+    ``geometry`` is that of the first rotation, ``layers`` those of every layer where they differ, ``others`` those of
+    the row's other sites.
     """
 
     model_type: str
@@ -62,6 +63,7 @@ class Reading:
     config: Mapping[str, Any]
     decoder: Decoder
     geometry: Geometry
+    layers: tuple[Geometry, ...]
     others: tuple[Geometry, ...]
     rotations: tuple[Rotation, ...]
     length: int | None
@@ -72,18 +74,17 @@ class Reading:
     warnings: tuple[Warn, ...]
 
     def geometry_of_layer(self, layer: str) -> Geometry:
-        """The geometry of the main attention of the layer at ``layer`` (``model.layers.3``), by its kind."""
-        if all(rotation.geometry == self.geometry for rotation in self.rotations):
+        """The geometry of the main attention of the layer at ``layer`` (``model.layers.3``)."""
+        if not self.layers:
             return self.geometry
-        types, index = self.config.get("layer_types"), layer.rpartition(".")[2]
-        if not isinstance(types, list) or not index.isdigit() or int(index) >= len(types):
+        index = layer.rpartition(".")[2]
+        if not index.isdigit() or int(index) >= len(self.layers):
             raise ConfigError(
-                f"the layers of {self.model_type} differ by their type, and layer_types in config.json does not tell "
-                f"that of {layer}; write it into config.json (transformers does so on saving)",
+                f"the layers of {self.model_type} differ in their heads, and config.json does not tell those of "
+                f"{layer}: layer_types has {len(self.layers)} entries",
                 key="layer_types",
             )
-        kinds = {rotation.layers: rotation.geometry for rotation in self.rotations}
-        return kinds.get(types[int(index)], self.geometry)
+        return self.layers[int(index)]
 
 
 def read_model(config: Mapping[str, Any]) -> Reading:
@@ -111,8 +112,9 @@ def read_model(config: Mapping[str, Any]) -> Reading:
         warnings.append(Warn("custom-code", said))
     evidence, class_pairing = _declared(config, text, family)
     return Reading(
-        str(config["model_type"]), family, text, decoder, geometry, others, rotations, length, class_pairing,
-        Pairing(evidence[0].says), nope_layers(text, family.nope), evidence, tuple(warnings),
+        str(config["model_type"]), family, text, decoder, geometry, layer_geometries(text, family, blocks), others,
+        rotations, length, class_pairing, Pairing(evidence[0].says), nope_layers(text, family.nope), evidence,
+        tuple(warnings),
     )  # fmt: skip
 
 
@@ -154,8 +156,8 @@ def _rotation(
     config: Mapping[str, Any],
     warnings: list[Warn],
 ) -> Rotation:
-    keys = (kind and kind.keys) or family.keys
-    geometry = read_geometry(config, block, keys, family.defaults)
+    keys = family.keys
+    geometry = geometry_of_kind(config, family, block, kind)
     if block.rope_type in SPELLINGS:
         said = (
             f"rope type {block.rope_type} is an older name of {SPELLINGS[block.rope_type]}, which transformers 5 lost"
