@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ropetool.checkpoint.config import BLOCKS, RopeBlock, count, marker
-from ropetool.errors import ConfigError
+from ropetool.errors import ConfigError, NoRotaryError, UnsupportedError
 from ropetool.families.decoder import Decoder, decoder_of
 from ropetool.families.family import Family, Kind, Nope
 from ropetool.families.geometry import CLASS_DEFAULT, Geometry, read_geometry
@@ -53,9 +53,9 @@ class Reading:
     """A config, understood. ``pairing`` is the layout that the weights are in, by the strongest declared witness.
 
     ``class_pairing`` is what the stock model class would rotate, given this config. They differ in a checkpoint
-    that was converted away from its class. ``config`` is the text decoder's part, ``model_type`` the whole's;
+    that was converted away from its class. ``config`` is the text decoder's part, ``model_type`` the whole's.
     ``geometry`` is that of the first rotation, ``layers`` those of every layer where they differ, ``others`` those of
-    the row's other sites.
+    the row's other sites. ``still_layers`` have nothing to move, not even jointly.
     """
 
     model_type: str
@@ -70,6 +70,7 @@ class Reading:
     class_pairing: Pairing
     pairing: Pairing
     nope_layers: frozenset[int]
+    still_layers: frozenset[int]
     evidence: tuple[Evidence, ...]
     warnings: tuple[Warn, ...]
 
@@ -91,6 +92,7 @@ def read_model(config: Mapping[str, Any]) -> Reading:
     """Understand a config; raises `ConfigError`, `NoRotaryError` or `UnknownFamilyError` for what cannot be."""
     decoder = decoder_of(config)
     family, text = decoder.family, decoder.text
+    _check_needs(text, family)
     blocks = blocks_of(text, family)
     _check_named_scaling(text, family)
     length = count(text, family.keys.length)
@@ -113,9 +115,18 @@ def read_model(config: Mapping[str, Any]) -> Reading:
     evidence, class_pairing = _declared(config, text, family)
     return Reading(
         str(config["model_type"]), family, text, decoder, geometry, layer_geometries(text, family, blocks), others,
-        rotations, length, class_pairing, Pairing(evidence[0].says), nope_layers(text, family.nope), evidence,
-        tuple(warnings),
+        rotations, length, class_pairing, Pairing(evidence[0].says), nope_layers(text, family.nope),
+        _still_layers(text, family), evidence, tuple(warnings),
     )  # fmt: skip
+
+
+def _check_needs(config: Mapping[str, Any], family: Family) -> None:
+    for needs in family.needs:
+        value = config.get(needs.key, needs.default)
+        if value != needs.value:
+            kind = NoRotaryError if needs.scheme else UnsupportedError
+            where = f"{needs.key} is {value!r}" if needs.key in config else f"config.json has no {needs.key}"
+            raise kind(f"{where}: {needs.otherwise}", model_type=family.model_type, key=needs.key, scheme=needs.scheme)
 
 
 def _check_named_scaling(config: Mapping[str, Any], family: Family) -> None:
@@ -142,6 +153,14 @@ def nope_layers(config: Mapping[str, Any], nope: Nope | None) -> frozenset[int]:
     if not isinstance(every, int):
         raise ConfigError(f"{nope.interval_key} is {every!r}; it must be a whole number", key=nope.interval_key)
     return frozenset(range(every - 1, layers, every))
+
+
+def _still_layers(config: Mapping[str, Any], family: Family) -> frozenset[int]:
+    """The layers whose tensors under the attention's names do not move: another kind of mixer, another shape."""
+    types = config.get("layer_types")
+    mixers = {i for i, kind in enumerate(types) if kind in family.mixers} if isinstance(types, list) else set()
+    still = nope_layers(config, family.nope) if family.nope and family.nope.unmoved else frozenset()
+    return still | mixers
 
 
 def _default_warning(key: str, value: float) -> Warn:

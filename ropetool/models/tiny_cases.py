@@ -185,7 +185,7 @@ SPECIAL: dict[str, Special] = {
          "decoder_num_key_value_heads": 8, "hidden_size": 256},
         class_name="MoonshineDecoder", inputs=encoder_inputs,
     ),
-    "moonshine_streaming": Special({"hidden_size": 256, "head_dim": 32, "num_key_value_heads": 2},
+    "moonshine_streaming": Special({"hidden_size": 320, "head_dim": 40, "num_key_value_heads": 2},
                                    class_name="MoonshineStreamingDecoder", inputs=encoder_inputs),
     "pocket_tts": Special({"flow_head_config": {"condition_dim": HIDDEN}}),
     "lfm2_moe": Special({"layer_types": ["conv", "full_attention"], "num_dense_layers": 1}),
