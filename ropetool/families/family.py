@@ -92,7 +92,8 @@ class Kind:
 class Site:
     """One place in a layer where q meets k: the module's name, its tensors, and the keys of their geometry.
 
-    ``within`` is a module above it, where only attention below that one is meant. A site with a ``pairing`` of its own
+    ``within`` is a module above it, where only attention below that one is meant; ``section`` is the key of a config
+    of its own. A site with a ``pairing`` of its own
     (an indexer whose class rotates the other way) is left in it by a conversion.
     """
 
@@ -102,6 +103,7 @@ class Site:
     keys: GeometryKeys
     pairing: Pairing | None = None
     within: str = ""
+    section: str = ""
 
 
 @dataclass(frozen=True)

@@ -39,9 +39,10 @@ def rows() -> Iterator[Family]:
     yield from group(
         "blt", INTERLEAVED, SEPARATE, V_O, f"{ADJACENT}, in four models with a config each", keys=whole,
         others=tuple(
-            Site("self_attn", SEPARATE, V_O, keys, within=name)
-            for name, keys in (
-                ("local_encoder", local_encoder), ("local_decoder", local_decoder), ("patcher", patcher),
+            Site("self_attn", SEPARATE, V_O, keys, within=name, section=section)
+            for name, section, keys in (
+                ("local_encoder", "encoder_config", local_encoder), ("local_decoder", "decoder_config", local_decoder),
+                ("patcher", "patcher_config", patcher),
             )
         ),
     )  # fmt: skip

@@ -96,7 +96,7 @@ def _claim(reading: Reading, shard: Shard, tensor: Tensor) -> Claim | None:
         index = layer.rpartition(".")[2]
         if rest.endswith(BUFFER) or (index.isdigit() and int(index) in reading.still_layers):
             return None
-        geometry = reading.others[number - 1] if number else reading.geometry_of_layer(layer)
+        geometry = reading.others[number - 1].geometry if number else reading.geometry_of_layer(layer)
         return Claim(layer[1:], shard, tensor, _entry(family, site, tensor, rest), site, geometry)
     return None
 

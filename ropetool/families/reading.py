@@ -6,17 +6,19 @@ Every verb starts here, so that all of them mean the same thing by the same chec
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ropetool.checkpoint.config import BLOCKS, RopeBlock, count, marker
 from ropetool.errors import ConfigError, NoRotaryError, UnsupportedError
 from ropetool.families.decoder import Decoder, decoder_of
-from ropetool.families.family import Family, Kind, Nope
+from ropetool.families.family import Family, Kind, Nope, Site
 from ropetool.families.geometry import CLASS_DEFAULT, Geometry, read_geometry
 from ropetool.families.kinds import blocks_of, geometry_of_kind, layer_geometries
 from ropetool.rope.frequencies import SPELLINGS, Proportional, Scaling, scaling_from_block
 from ropetool.rope.pairing import Pairing
+
+INDEXER = "indexer"
 
 
 @dataclass(frozen=True)
@@ -54,8 +56,8 @@ class Reading:
 
     ``class_pairing`` is what the stock model class would rotate, given this config. They differ in a checkpoint
     that was converted away from its class. ``config`` is the text decoder's part, ``model_type`` the whole's.
-    ``geometry`` is that of the first rotation, ``layers`` those of every layer where they differ, ``others`` those of
-    the row's other sites. ``still_layers`` have nothing to move, not even jointly.
+    ``geometry`` is that of the first rotation, ``layers`` those of every layer where they differ; ``others`` are the
+    rotations of the row's other sites. ``still_layers`` have nothing to move, not even jointly.
     """
 
     model_type: str
@@ -64,7 +66,7 @@ class Reading:
     decoder: Decoder
     geometry: Geometry
     layers: tuple[Geometry, ...]
-    others: tuple[Geometry, ...]
+    others: tuple[Rotation, ...]
     rotations: tuple[Rotation, ...]
     length: int | None
     class_pairing: Pairing
@@ -106,7 +108,7 @@ def read_model(config: Mapping[str, Any]) -> Reading:
     )
     geometry = rotations[0].geometry
     warnings += [_default_warning(key, value) for key, value in geometry.class_defaults.items()]
-    others = tuple(read_geometry(text, blocks[0], site.keys, family.defaults) for site in family.others)
+    others = tuple(_at_site(site, family, rotations[0], length, text) for site in family.others)
     for rotation in rotations:  # a factor list of the wrong length shows here
         rotation.scaling.inv_freq(rotation.geometry.rotary_dim)
     if config.get("auto_map"):
@@ -165,6 +167,17 @@ def _still_layers(config: Mapping[str, Any], family: Family) -> frozenset[int]:
 
 def _default_warning(key: str, value: float) -> Warn:
     return Warn("class-default", f"config.json has no {key}; the class default {value:g} is used")
+
+
+def _at_site(site: Site, family: Family, main: Rotation, length: int | None, config: Mapping[str, Any]) -> Rotation:
+    """The rotation at a site beside the main one: the main one's, or that of the site's own section of the config."""
+    geometry = read_geometry(config, main.block, site.keys, family.defaults)
+    if not site.section:
+        inner = site.module.rpartition(".")[2]
+        return replace(main, layers=inner if inner == INDEXER else main.layers, geometry=geometry)
+    section = config.get(site.section) or {}
+    block = replace(blocks_of(section, family)[0], layers=site.within)
+    return replace(_rotation(block, family, None, length, section, []), geometry=geometry)
 
 
 def _rotation(

@@ -54,7 +54,9 @@ def saved_config(model_type, tmp_path_factory):
 
 def site_of(reading, attention):
     """The row's site that a probed module is, with its geometry in that module's first layer."""
-    sites = list(zip(reading.family.sites, (reading.geometry, *reading.others), strict=True))
+    sites = list(
+        zip(reading.family.sites, (reading.geometry, *(other.geometry for other in reading.others)), strict=True)
+    )
     for site, geometry in sites[1:]:
         if f".{attention.paths[0]}".endswith(f".{site.module}") or (attention.kind == "indexer" in site.module):
             return site, geometry
