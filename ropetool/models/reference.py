@@ -1,0 +1,189 @@
+"""Run a loaded model in either layout: it no longer rotates, and q and k are rotated by definition where they meet.
+
+The class's rotary tables are kept still (`tables`), and `models.rotary` rotates q and k in the attention function that
+transformers lets anyone register, or at the product of the two in classes that do not use it. So any class runs in
+any layout, independent of its own rotation. A norm that a class puts between its rotation and that place gets its
+input rotated instead.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ropetool.checkpoint.config import ALL_LAYERS
+from ropetool.errors import UnsupportedError
+from ropetool.models.catalog import inputs_of
+from ropetool.models.load import Runner
+from ropetool.models.rotary import Rotary
+from ropetool.models.seams import CROSS, INDEXER, Product, Products, attention_function, kind_of, layer_of, module_stack
+from ropetool.models.survey import Site, survey
+from ropetool.models.tables import live_frequencies, still_tables, table_modules
+
+REFERENCE = "ropetool_reference"
+
+
+@dataclass(frozen=True)
+class _Turning:
+    """A place where q meets k, and how they are rotated there."""
+
+    site: Site
+    rotary: Rotary
+
+    def both(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        """q and k of the interface, [B, H, T, D], rotated; keys after the tokens are of another sequence."""
+        tokens = q.shape[-2]
+        if k.shape[-2] != tokens and not self.site.longer:
+            raise UnsupportedError(
+                f"{self.site.name} gets {tokens} queries and {k.shape[-2]} keys: run it without cache"
+            )
+        turned = self.rotary.rotate(k[..., :tokens, :], torch.arange(tokens))
+        return self.along(q, -2), torch.cat((turned, k[..., tokens:, :]), dim=-2)
+
+    def along(self, x: Tensor, tokens: int, features: int = -1) -> Tensor:
+        """Rotate a tensor whose tokens and features lie along these axes, counted from the end."""
+        moved = x.movedim((tokens, features), (-2, -1))
+        turned = self.rotary.rotate(moved, torch.arange(moved.shape[-2]))
+        return turned.movedim((-2, -1), (tokens, features))
+
+
+def _turnings(
+    model: Any, sites: tuple[Site, ...], rotaries: Mapping[str, Rotary], nope_layers: frozenset[int]
+) -> dict[str, _Turning]:
+    """How each site is rotated, by its module's name; raises `UnsupportedError` where the class does otherwise."""
+    modules, found = dict(model.named_modules()), {}
+    for site in sites:
+        module = modules[site.name]
+        rotary = _rotary_at(rotaries, site.name, kind_of(model, site.name, module))
+        if layer_of(site.name, module) in nope_layers:
+            rotary = None
+        if rotary is None and site.rotates:
+            said = f"{site.name} rotates q and k, and the config says that it does not"
+            raise UnsupportedError(said, module=site.name)
+        if rotary is not None and site.interface and not site.rotates:
+            said = f"{site.name} does not rotate q and k, and the config says that it does"
+            raise UnsupportedError(said, module=site.name)
+        if rotary is not None and site.rotates:
+            found[site.name] = _Turning(site, rotary)
+    return found
+
+
+def _rotary_at(rotaries: Mapping[str, Rotary], name: str, kind: str) -> Rotary | None:
+    """The rotation for a module: by the path of a part of the model, else by kind, else for all layers."""
+    parts = [key for key in rotaries if name.startswith(key + ".")]
+    if parts:
+        return rotaries[max(parts, key=len)]
+    if kind in rotaries or kind in (INDEXER, CROSS):
+        return rotaries.get(kind)
+    return rotaries.get(ALL_LAYERS)
+
+
+def _attention(turnings: Mapping[int, _Turning]) -> Callable[..., Any]:
+    """An attention function that rotates q and k by definition, then calls the class's own eager attention."""
+
+    def attention(module: Any, query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any) -> Any:
+        turning = turnings.get(id(module))
+        if turning is not None:
+            query, key = turning.both(query, key)
+        return sys.modules[type(module).__module__].eager_attention_forward(module, query, key, value, *args, **kwargs)
+
+    return attention
+
+
+def _multiplication(turnings: Mapping[str, _Turning]) -> Callable[..., Any]:
+    """A product that rotates its operands, where it is the first of its module."""
+
+    def multiply(name: str, product: Product, nth: int, make: Callable[..., Any]) -> Any:
+        if nth > 0:
+            return make(product.q, product.k)
+        turning = turnings[name]
+        q = turning.along(product.q, turning.site.q_axis, product.q_axis)
+        return make(q, turning.along(product.k, turning.site.k_axis, product.k_axis))
+
+    return multiply
+
+
+@contextmanager
+def rotated_by_reference(model: Any, turnings: Mapping[str, _Turning]) -> Iterator[None]:
+    """Within, nothing in ``model`` rotates but ``turnings``."""
+    modules = dict(model.named_modules())
+    bare = {n: t for n, t in turnings.items() if not t.site.norms}
+    meeting = {id(modules[n]): t for n, t in bare.items() if t.site.interface}
+    multiplied = {n: t for n, t in bare.items() if not t.site.interface}
+    with ExitStack() as undo:
+        for turning in turnings.values():
+            for name, axis in turning.site.norms.items():
+                undo.callback(modules[name].register_forward_pre_hook(_before_norm(turning, axis)).remove)
+        undo.enter_context(still_tables(model))
+        undo.enter_context(attention_function(model, REFERENCE, _attention(meeting)))
+        if multiplied:
+            stack = undo.enter_context(module_stack(model))
+            undo.enter_context(Products(stack, multiplied.__contains__, _multiplication(multiplied)))
+        yield
+
+
+def _before_norm(turning: _Turning, axis: int) -> Callable[..., tuple[Any, ...]]:
+    return lambda _module, args: (turning.along(args[0], axis), *args[1:])
+
+
+@contextmanager
+def reference_rotation(
+    runner: Runner,
+    rotaries: Mapping[str, Rotary],
+    nope_layers: frozenset[int] = frozenset(),
+    in_order_key: str | None = None,
+    *,
+    live: bool = False,
+) -> Iterator[None]:
+    """Within the block the model rotates by ``rotaries`` instead of by its own code, and in ``nope_layers`` not at all.
+
+    ``rotaries`` has one entry per kind of layer (a name of the config's ``layer_types``), or one for ``all``; indexers
+    of sparse attention have one of their own, ``indexer``; the path of a part of the model counts before its kind.
+    With ``live`` they take the frequencies from the model's buffers. The model runs without a cache.
+
+    ``in_order_key`` is a config key by which the class reorders slots for the interleaved layout (DeepSeek); it is
+    set false, so that q and k arrive in the order of the weights. Raises `UnsupportedError` for a class whose
+    rotation cannot be replaced, or is not where the config says.
+    """
+    model = runner.model
+    if not table_modules(model):
+        raise UnsupportedError(
+            f"{type(model).__name__} makes its rotary tables in no module of its own, so it cannot be run in another "
+            f"layout; a newer transformers may do so"
+        )
+    if live:
+        buffers = live_frequencies(model)
+        rotaries = {kind: replace(rotary, live_inv_freq=buffers.get(kind)) for kind, rotary in rotaries.items()}
+    sites = survey(model, inputs_of(model.config.model_type, type(model)), _vocabulary(model))
+    turnings = _turnings(model, sites, rotaries, nope_layers)
+    with ExitStack() as undo:
+        if in_order_key:
+            undo.enter_context(_switched_off(model, in_order_key))
+        undo.enter_context(rotated_by_reference(model, turnings))
+        yield
+
+
+def _vocabulary(model: Any) -> int:
+    """How many token ids the text part takes."""
+    return int(getattr(model.config.get_text_config(), "vocab_size", 0) or model.get_input_embeddings().weight.shape[0])
+
+
+@contextmanager
+def _switched_off(model: nn.Module, key: str) -> Iterator[None]:
+    """Within, ``key`` is false in every config of the model that has it."""
+    found = [c for m in model.modules() if (c := getattr(m, "config", None)) is not None and key in vars(c)]
+    configs = {id(config): config for config in found}.values()
+    before = [(config, getattr(config, key)) for config in configs]
+    for config in configs:
+        setattr(config, key, False)
+    try:
+        yield
+    finally:
+        for config, value in before:
+            setattr(config, key, value)
