@@ -1,32 +1,42 @@
 """Run a loaded model in either layout: it no longer rotates, and q and k are rotated by definition where they meet.
 
-The class's rotary tables are kept still (`tables`), and `models.rotary` rotates q and k in the attention function that
-transformers lets anyone register, or at the product of the two in classes that do not use it. So any class runs in
-any layout, independent of its own rotation. A norm that a class puts between its rotation and that place gets its
-input rotated instead.
+The class's rotary tables are kept still (`tables`), and `models.rotary` rotates q and k in front of the class's own
+attention function, or of the product of the two in classes that have none. So any class runs in any layout,
+independent of its own rotation. A norm that a class puts between its rotation and that place gets its input rotated
+instead.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ropetool.checkpoint.config import ALL_LAYERS
 from ropetool.errors import UnsupportedError
 from ropetool.models.catalog import inputs_of
 from ropetool.models.load import Runner
 from ropetool.models.rotary import Rotary
-from ropetool.models.seams import CROSS, INDEXER, Product, Products, attention_function, kind_of, layer_of, module_stack
+from ropetool.models.seams import (
+    CROSS,
+    INDEXER,
+    Product,
+    Products,
+    around_eager_attention,
+    kind_of,
+    layer_of,
+    module_stack,
+    replaced_functions,
+)
 from ropetool.models.survey import Site, survey
 from ropetool.models.tables import live_frequencies, still_tables, table_modules
 
-REFERENCE = "ropetool_reference"
+# The function of DeepSeek's classes and their kin (modeling_deepseek_v3.py, transformers 5.24) that reorders slots.
+REORDERING = "apply_rotary_pos_emb_interleave"
 
 
 @dataclass(frozen=True)
@@ -76,24 +86,31 @@ def _turnings(
 
 def _rotary_at(rotaries: Mapping[str, Rotary], name: str, kind: str) -> Rotary | None:
     """The rotation for a module: by the path of a part of the model, else by kind, else for all layers."""
-    parts = [key for key in rotaries if name.startswith(key + ".")]
-    if parts:
-        return rotaries[max(parts, key=len)]
-    if kind in rotaries or kind in (INDEXER, CROSS):
+    if kind in (INDEXER, CROSS):
         return rotaries.get(kind)
-    return rotaries.get(ALL_LAYERS)
+    parts = [key for key in rotaries if name.startswith(key + ".")]
+    key = max(parts, key=len) if parts else kind
+    return rotaries.get(key) or rotaries.get(ALL_LAYERS)
 
 
 def _attention(turnings: Mapping[int, _Turning]) -> Callable[..., Any]:
-    """An attention function that rotates q and k by definition, then calls the class's own eager attention."""
+    """The wrapper of an attention function: it rotates q and k by definition first."""
 
-    def attention(module: Any, query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any) -> Any:
-        turning = turnings.get(id(module))
-        if turning is not None:
-            query, key = turning.both(query, key)
-        return sys.modules[type(module).__module__].eager_attention_forward(module, query, key, value, *args, **kwargs)
+    def around(eager: Callable[..., Any]) -> Callable[..., Any]:
+        def attention(module: Any, query: Tensor, key: Tensor, *args: Any, **kwargs: Any) -> Any:
+            turning = turnings.get(id(module))
+            if turning is not None:
+                query, key = turning.both(query, key)
+            return eager(module, query, key, *args, **kwargs)
 
-    return attention
+        return attention
+
+    return around
+
+
+def _in_order(_reordering: Callable[..., Any]) -> Callable[..., Any]:
+    """DeepSeek's rotation of adjacent pairs hands q and k back as halves: here it leaves them as they come."""
+    return lambda q, k, *_args, **_kwargs: (q, k)
 
 
 def _multiplication(turnings: Mapping[str, _Turning]) -> Callable[..., Any]:
@@ -121,7 +138,8 @@ def rotated_by_reference(model: Any, turnings: Mapping[str, _Turning]) -> Iterat
             for name, axis in turning.site.norms.items():
                 undo.callback(modules[name].register_forward_pre_hook(_before_norm(turning, axis)).remove)
         undo.enter_context(still_tables(model))
-        undo.enter_context(attention_function(model, REFERENCE, _attention(meeting)))
+        undo.enter_context(replaced_functions(model, REORDERING, _in_order))
+        undo.enter_context(around_eager_attention(model, _attention(meeting)))
         if multiplied:
             stack = undo.enter_context(module_stack(model))
             undo.enter_context(Products(stack, multiplied.__contains__, _multiplication(multiplied)))
@@ -137,7 +155,6 @@ def reference_rotation(
     runner: Runner,
     rotaries: Mapping[str, Rotary],
     nope_layers: frozenset[int] = frozenset(),
-    in_order_key: str | None = None,
     *,
     live: bool = False,
 ) -> Iterator[None]:
@@ -147,9 +164,7 @@ def reference_rotation(
     of sparse attention have one of their own, ``indexer``; the path of a part of the model counts before its kind.
     With ``live`` they take the frequencies from the model's buffers. The model runs without a cache.
 
-    ``in_order_key`` is a config key by which the class reorders slots for the interleaved layout (DeepSeek); it is
-    set false, so that q and k arrive in the order of the weights. Raises `UnsupportedError` for a class whose
-    rotation cannot be replaced, or is not where the config says.
+    Raises `UnsupportedError` for a class whose rotation cannot be replaced, or is not where the config says.
     """
     model = runner.model
     if not table_modules(model):
@@ -162,28 +177,10 @@ def reference_rotation(
         rotaries = {kind: replace(rotary, live_inv_freq=buffers.get(kind)) for kind, rotary in rotaries.items()}
     sites = survey(model, inputs_of(model.config.model_type, type(model)), _vocabulary(model))
     turnings = _turnings(model, sites, rotaries, nope_layers)
-    with ExitStack() as undo:
-        if in_order_key:
-            undo.enter_context(_switched_off(model, in_order_key))
-        undo.enter_context(rotated_by_reference(model, turnings))
+    with rotated_by_reference(model, turnings):
         yield
 
 
 def _vocabulary(model: Any) -> int:
     """How many token ids the text part takes."""
     return int(getattr(model.config.get_text_config(), "vocab_size", 0) or model.get_input_embeddings().weight.shape[0])
-
-
-@contextmanager
-def _switched_off(model: nn.Module, key: str) -> Iterator[None]:
-    """Within, ``key`` is false in every config of the model that has it."""
-    found = [c for m in model.modules() if (c := getattr(m, "config", None)) is not None and key in vars(c)]
-    configs = {id(config): config for config in found}.values()
-    before = [(config, getattr(config, key)) for config in configs]
-    for config in configs:
-        setattr(config, key, False)
-    try:
-        yield
-    finally:
-        for config, value in before:
-            setattr(config, key, value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -44,9 +45,16 @@ def logits(runner: Runner, ids_T: Tensor) -> Tensor:
         output = model(**arguments)
     except (TypeError, ValueError, AttributeError) as error:  # what forward methods raise where an argument is missing
         raise UnsupportedError(f"{type(model).__name__} does not run on token ids alone: {error}") from error
+    return _scores(output)[0].flatten(1).cpu()
+
+
+def _scores(output: Any) -> Tensor:
+    """The logits of what a class returns, else its hidden states."""
+    if isinstance(output, Tensor):
+        return output
     scores = getattr(output, "logits", None)
-    scores = output.last_hidden_state if scores is None else scores
-    return torch.as_tensor(scores[0]).flatten(1).cpu()
+    scores = getattr(output, "last_hidden_state", None) if scores is None else scores
+    return torch.as_tensor(output[0] if scores is None else scores)
 
 
 @torch.no_grad()

@@ -7,7 +7,9 @@ product of two activations in the module: that is where q meets k.
 
 from __future__ import annotations
 
+import inspect
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -19,6 +21,7 @@ from torch.overrides import TorchFunctionMode
 
 _MATMULS = (torch.matmul, torch.bmm, torch.Tensor.matmul, torch.Tensor.__matmul__, torch.Tensor.bmm)
 INDEXER, CROSS = "indexer", "cross_attention"
+EAGER, EAGER_FUNCTION = "eager", "eager_attention_forward"
 
 
 @dataclass(frozen=True)
@@ -140,13 +143,8 @@ def module_stack(model: nn.Module) -> Iterator[Stack]:
 
 
 @contextmanager
-def attention_function(model: nn.Module, name: str, function: Callable[..., Any]) -> Iterator[None]:
-    """Within, a transformers model calls ``function``, registered as ``name``, where it uses the interface."""
-    from transformers import AttentionInterface, AttentionMaskInterface
-    from transformers.masking_utils import eager_mask
-
-    AttentionInterface.register(name, function)
-    AttentionMaskInterface.register(name, eager_mask)
+def implementation(model: nn.Module, name: str) -> Iterator[None]:
+    """Within, every config in ``model`` (a transformers model) names this attention implementation."""
     found: list[Any] = [getattr(module, "config", None) for module in model.modules()]
     configs = {id(c): c for c in found if hasattr(c, "to_dict")}
     before = {key: getattr(c, "_attn_implementation_internal", None) for key, c in configs.items()}
@@ -157,6 +155,46 @@ def attention_function(model: nn.Module, name: str, function: Callable[..., Any]
     finally:
         for key, c in configs.items():
             c._attn_implementation_internal = before[key]
+
+
+@contextmanager
+def replaced_functions(
+    model: nn.Module, suffix: str, replacement: Callable[[Callable[..., Any]], Callable[..., Any]]
+) -> Iterator[None]:
+    """Within, each function whose name ends so, in the files that define ``model``'s classes, is another."""
+    files = {sys.modules[kind.__module__] for module in model.modules() for kind in type(module).__mro__}
+    found = [(f, n, x) for f in files for n, x in vars(f).items() if n.endswith(suffix) and inspect.isfunction(x)]
+    for file, name, function in found:
+        setattr(file, name, replacement(function))
+    try:
+        yield
+    finally:
+        for file, name, function in found:
+            setattr(file, name, function)
+
+
+@contextmanager
+def around_eager_attention(
+    model: nn.Module, replacement: Callable[[Callable[..., Any]], Callable[..., Any]]
+) -> Iterator[None]:
+    """Within, ``model`` runs its classes' own eager attention, each function of it in a wrapper.
+
+    Its name stays ``eager``: some classes ask for the name before they use their mask.
+    """
+    with implementation(model, EAGER), replaced_functions(model, EAGER_FUNCTION, replacement):
+        yield
+
+
+@contextmanager
+def attention_function(model: nn.Module, name: str, function: Callable[..., Any]) -> Iterator[None]:
+    """Within, a transformers model calls ``function``, registered as ``name``, where it uses the interface."""
+    from transformers import AttentionInterface, AttentionMaskInterface
+    from transformers.masking_utils import eager_mask
+
+    AttentionInterface.register(name, function)
+    AttentionMaskInterface.register(name, eager_mask)
+    with implementation(model, name):
+        yield
 
 
 def is_linear(module: nn.Module) -> bool:

@@ -20,14 +20,13 @@ from ropetool.models.inputs import Inputs
 from ropetool.models.seams import (
     Product,
     Products,
-    attention_function,
+    around_eager_attention,
     is_norm,
     looks_like_attention,
     module_stack,
 )
 from ropetool.models.tables import still_tables
 
-_NAME = "ropetool_survey"
 # How many tokens to try: a number that is no other size of the tensors, so that it names the axis of the tokens.
 LENGTHS = (11, 13, 17, 19, 23)
 
@@ -86,8 +85,7 @@ def _one_pass(model: Any, arguments: Mapping[str, Any]) -> _Pass:
     watched = {name for name, module in model.named_modules() if looks_like_attention(module)}
 
     def attend(module: Any, query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any) -> tuple[Tensor, None]:
-        name = names.get(id(module), type(module).__name__)
-        seen.met.setdefault(name, []).append((True, query, key, value, None))
+        seen.met.setdefault(names[id(module)], []).append((True, query, key, value, None))
         return query.new_zeros(query.shape[0], query.shape[2], query.shape[1], value.shape[-1]), None
 
     def multiply(name: str, product: Product, nth: int, make: Callable[..., Any]) -> Any:
@@ -108,7 +106,7 @@ def _one_pass(model: Any, arguments: Mapping[str, Any]) -> _Pass:
                 undo.callback(module.register_forward_pre_hook(note(name)).remove)
         undo.enter_context(torch.no_grad())
         stack = undo.enter_context(module_stack(model))
-        undo.enter_context(attention_function(model, _NAME, attend))
+        undo.enter_context(around_eager_attention(model, lambda _eager: attend))
         undo.enter_context(Products(stack, lambda name: name in watched, multiply))
         model(**arguments)
     return seen

@@ -14,6 +14,7 @@ from ropetool.models.load import Runner
 from ropetool.models.reference import reference_rotation
 from ropetool.models.rotary import Rotary
 from ropetool.models.run import logits
+from ropetool.models.seams import implementation
 from ropetool.models.tables import table_modules
 from ropetool.rope.frequencies import Default, Yarn
 
@@ -57,13 +58,11 @@ class Subject:
         return frozenset(still - turning)
 
     def by_reference(self, rotaries) -> torch.Tensor:
-        key = next((k for k in IN_ORDER_KEYS if hasattr(self.runner.model.config, k)), None)
-        with reference_rotation(self.runner, rotaries, self.nope_layers(), key):
+        with reference_rotation(self.runner, rotaries, self.nope_layers()):
             return logits(self.runner, self.ids)
 
 
 OUTSIDE = ("cross_attention", "linear_attention", "indexer")
-IN_ORDER_KEYS = ("rope_interleave",)
 
 
 def keys_of(attention, report):
@@ -104,7 +103,8 @@ def subject(request):
             module.weight.mul_(LOUDER)
     runner = Runner(model, torch.device("cpu"))
     ids = torch.randint(2, 60, (TOKENS,), generator=torch.Generator().manual_seed(5))
-    return Subject(runner, report, ids, logits(runner, ids))
+    with implementation(model, "eager"):
+        yield Subject(runner, report, ids, logits(runner, ids))
 
 
 def distance(a, b):
