@@ -76,10 +76,10 @@ def _turnings(
         if rotary is None and site.rotates:
             said = f"{site.name} rotates q and k, and the config says that it does not"
             raise UnsupportedError(said, module=site.name)
-        if rotary is not None and site.interface and not site.rotates:
+        if rotary is not None and site.interface and site.rotates is False:
             said = f"{site.name} does not rotate q and k, and the config says that it does"
             raise UnsupportedError(said, module=site.name)
-        if rotary is not None and site.rotates:
+        if rotary is not None and site.rotates is not False:
             found[site.name] = _Turning(site, rotary)
     return found
 

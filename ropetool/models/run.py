@@ -54,7 +54,9 @@ def _scores(output: Any) -> Tensor:
         return output
     scores = getattr(output, "logits", None)
     scores = getattr(output, "last_hidden_state", None) if scores is None else scores
-    return torch.as_tensor(output[0] if scores is None else scores)
+    if scores is None:  # a tuple: the first that has a row for every position
+        scores = next(x for x in output if isinstance(x, Tensor) and x.dim() > 2)
+    return torch.as_tensor(scores)
 
 
 @torch.no_grad()

@@ -35,13 +35,14 @@ LENGTHS = (11, 13, 17, 19, 23)
 class Site:
     """A place where q meets k: the module, whether through the interface, and the axes of the tokens from the end.
 
+    ``rotates`` is None where q or k is not finite, so that nothing can be told.
     ``norms`` are those after the rotation, by name, with the axis of the tokens. ``longer`` says that k goes on after
     the tokens (with keys of another sequence, which nothing rotates).
     """
 
     name: str
     interface: bool
-    rotates: bool
+    rotates: bool | None
     q_axis: int
     k_axis: int
     longer: bool
@@ -68,10 +69,10 @@ def survey(model: Any, inputs: Callable[[Any, Tensor], Inputs], vocabulary: int)
     for length in LENGTHS:
         generator = torch.Generator().manual_seed(0)
         ids = torch.randint(min(2, vocabulary - 1), min(60, vocabulary), (1, length), generator=generator)
-        arguments = inputs(model, ids.to(model.device))
+        ids = ids.to(model.device)
         with still_tables(model):
-            still = _one_pass(model, arguments)
-        turning = _one_pass(model, arguments)
+            still = _one_pass(model, inputs(model, ids))
+        turning = _one_pass(model, inputs(model, ids))  # inputs made anew: a class may write into them
         try:
             return tuple(_site(name, still, turning, length) for name in still.met)
         except AmbiguousAxis:
@@ -120,15 +121,16 @@ def _owner(name: str, sites: Iterable[str]) -> str | None:
 
 def _site(name: str, still: _Pass, turning: _Pass, length: int) -> Site:
     (interface, q, k, v, product), (_, q_turned, k_turned, v_turned, _) = still.met[name][0], turning.met[name][0]
-    if v is not None and v_turned is not None and not torch.equal(v, v_turned):
+    if v is not None and v_turned is not None and not _same(v, v_turned):
         raise UnsupportedError(
             f"{name} rotates v as well as q and k, so no rotation of q and k alone is what the class computes",
             module=name,
         )
-    rotates = not torch.equal(q, q_turned) or not torch.equal(k, k_turned)
+    finite = bool(q.isfinite().all()) and bool(k.isfinite().all())
+    rotates = not (_same(q, q_turned) and _same(k, k_turned)) if finite else None
     longer = interface and k.shape[-2] > q.shape[-2]
     q_axis = k_axis = -2
-    if product is not None and rotates:
+    if product is not None and rotates is not False:
         q_axis = _token_axis(q, length, product.q_axis)
         k_axis = _token_axis(k, length, product.k_axis)
     norms = {n: _norm_axis(n, still, turning, length) for n in still.normed if _owner(n, still.met) == name}
@@ -139,15 +141,20 @@ def _site(name: str, still: _Pass, turning: _Pass, length: int) -> Site:
     return Site(name, interface, rotates, q_axis, k_axis, longer, after)
 
 
+def _same(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors are equal, and not a number in the same places."""
+    return a.shape == b.shape and torch.allclose(a, b, rtol=0.0, atol=0.0, equal_nan=True)
+
+
 def _changed(name: str, still: _Pass, turning: _Pass) -> int:
     """How many times a norm got what was rotated before."""
-    return sum(not torch.equal(a, b) for a, b in zip(still.normed[name], turning.normed[name], strict=True))
+    return sum(not _same(a, b) for a, b in zip(still.normed[name], turning.normed[name], strict=True))
 
 
 def _norm_axis(name: str, still: _Pass, turning: _Pass, length: int) -> int | None:
     """The axis of the tokens in what a norm gets, if that was rotated before."""
     pairs = zip(still.normed[name], turning.normed[name], strict=True)
-    axes = {_token_axis(a, length, -1) for a, b in pairs if not torch.equal(a, b)}
+    axes = {_token_axis(a, length, -1) for a, b in pairs if not _same(a, b)}
     if len(axes) > 1:
         raise AmbiguousAxis
     return next(iter(axes), None)

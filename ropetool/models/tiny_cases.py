@@ -149,6 +149,8 @@ SPECIAL: dict[str, Special] = {
                                class_name="T5GemmaDecoder", inputs=encoder_inputs),
     "t5gemma2_decoder": Special({"dropout_rate": 0.0}, inputs=encoder_inputs),
     "t5gemma2_text": Special({"dropout_rate": 0.0}),
+    # Its eager attention does not repeat keys.
+    "unlimited_ocr_text": Special({"num_key_value_heads": HEADS}),
     "voxtral_realtime_text": Special(inputs=conditioned_inputs),
     "zamba2": Special({"use_mem_rope": True, "layers_block_type": ["linear_attention", "hybrid"], "chunk_size": 8}),
     "zaya": Special({"num_experts_per_tok": 1}),
