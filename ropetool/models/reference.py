@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ropetool.checkpoint.config import ALL_LAYERS
 from ropetool.errors import UnsupportedError
@@ -29,6 +29,7 @@ from ropetool.models.seams import (
     around_eager_attention,
     kind_of,
     layer_of,
+    looks_like_attention,
     module_stack,
     replaced_functions,
 )
@@ -36,6 +37,8 @@ from ropetool.models.survey import Site, survey
 from ropetool.models.tables import live_frequencies, still_tables, table_modules
 
 # The function of DeepSeek's classes and their kin (modeling_deepseek_v3.py, transformers 5.24) that reorders slots.
+# In the name of a kind of layer: a running state instead of q times k, and nothing to rotate (MiniMax).
+RUNNING_STATE = "linear"
 REORDERING = "apply_rotary_pos_emb_interleave"
 
 
@@ -76,8 +79,10 @@ def _turnings(
         if rotary is None and site.rotates:
             said = f"{site.name} rotates q and k, and the config says that it does not"
             raise UnsupportedError(said, module=site.name)
-        if rotary is not None and site.interface and site.rotates is False:
-            said = f"{site.name} does not rotate q and k, and the config says that it does"
+        if rotary is not None and site.rotates is False:
+            said = (
+                f"{site.name} does not rotate q and k by a table of its own, and the config says that it rotates them"
+            )
             raise UnsupportedError(said, module=site.name)
         if rotary is not None and site.rotates is not False:
             found[site.name] = _Turning(site, rotary)
@@ -86,7 +91,7 @@ def _turnings(
 
 def _rotary_at(rotaries: Mapping[str, Rotary], name: str, kind: str) -> Rotary | None:
     """The rotation for a module: by the path of a part of the model, else by kind, else for all layers."""
-    if kind in (INDEXER, CROSS):
+    if kind in (INDEXER, CROSS) or RUNNING_STATE in kind:
         return rotaries.get(kind)
     parts = [key for key in rotaries if name.startswith(key + ".")]
     key = max(parts, key=len) if parts else kind
@@ -176,9 +181,19 @@ def reference_rotation(
         buffers = live_frequencies(model)
         rotaries = {kind: replace(rotary, live_inv_freq=buffers.get(kind)) for kind, rotary in rotaries.items()}
     sites = survey(model, inputs_of(model.config.model_type, type(model)), _vocabulary(model))
+    _refuse_unseen_indexers(model, sites)
     turnings = _turnings(model, sites, rotaries, nope_layers)
     with rotated_by_reference(model, turnings):
         yield
+
+
+def _refuse_unseen_indexers(model: nn.Module, sites: tuple[Site, ...]) -> None:
+    """Raise `UnsupportedError` for an indexer whose q and k meet token by token, or not at all."""
+    for name, module in model.named_modules():
+        seen = any(f"{site.name}.".startswith(f"{name}.") for site in sites)
+        if kind_of(model, name, module) == INDEXER and looks_like_attention(module) and not seen:
+            said = f"{name} multiplies no q of all tokens by a k of all tokens, so its rotation cannot be replaced"
+            raise UnsupportedError(said, module=name)
 
 
 def _vocabulary(model: Any) -> int:

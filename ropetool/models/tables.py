@@ -18,7 +18,7 @@ from torch.overrides import TorchFunctionMode
 from ropetool.checkpoint.config import ALL_LAYERS
 from ropetool.models.seams import looks_like_attention
 
-_TABLE_NAMES = re.compile("rotary|rope|sinusoidal", re.IGNORECASE)
+_TABLE_NAMES = re.compile("Rotary|RoPE|Rope|Sinusoidal")
 # A table made once, [positions, R]: GPT-J and CodeGen keep it under this name in the module that attends.
 _KEPT_TABLE = "embed_positions"
 _FACTOR, _FREQUENCIES = "attention_scaling", "inv_freq"

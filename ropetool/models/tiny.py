@@ -321,10 +321,12 @@ def _check_size(model: Any) -> None:
 
 
 def randomise(model: Any) -> None:
-    """Random biases, and norm weights around 1 that are all different."""
+    """Random biases, norm weights around 1 that are all different, and nothing that is all zero."""
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if name.endswith("bias"):
                 parameter.normal_(0.0, 0.5)
             elif "norm" in name.lower() and name.endswith("weight") and parameter.dim() <= 2:
                 parameter.uniform_(0.5, 1.5)
+            elif not parameter.any():
+                parameter.normal_(0.0, 0.05)

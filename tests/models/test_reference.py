@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 import pytest
 import torch
 
-from ropetool.checkpoint.config import ALL_LAYERS
 from ropetool.errors import UnsupportedError
 from ropetool.models import probe, tiny
 from ropetool.models.load import Runner
@@ -15,17 +14,24 @@ from ropetool.models.reference import reference_rotation
 from ropetool.models.rotary import Rotary
 from ropetool.models.run import logits
 from ropetool.models.seams import implementation
-from ropetool.models.tables import table_modules
+from ropetool.models.tables import live_frequencies, table_modules
 from ropetool.rope.frequencies import Default, Yarn
+from ropetool.rope.pairing import Pairing
 
 # As in test_table: at the builder's size attention is nearly uniform, and no position matters.
 LOUDER = 5.0
 TOKENS = 24
 MARGIN, CONTROL_MARGIN = 1e-5, 100.0
+# What no rotation of q and k where they meet can replace, each with what the error says.
 REFUSED = {
-    "clvp_encoder": "rotates v",
-    "deepseek_v4": "rotates v",
+    # Rotates v as well, by angles that the attention itself makes into cos and sin.
+    "clvp_encoder": "by a table of its own",
+    "deepseek_v4": "rotates v as well",
+    # Its indexer multiplies one query at a time by blocks of pooled keys, at the position of each block's first token.
+    "qwen4_exp_text": r"layers\.1\.self_attn\.indexer multiplies no q of all tokens",
 }
+# q is mixed after the projection, so that no row can be followed: modeling_zaya.py of transformers 5.24, rotate_half.
+UNREAD = {"zaya": Pairing.HALF}
 
 
 @dataclass
@@ -39,23 +45,29 @@ class Subject:
 
     def rotaries(self) -> dict[str, Rotary]:
         """The rotations that the probe read, by kind of layer, or by part of the model where kinds do not tell."""
-        factor = attention_factor(self.runner.model)
+        factor, live = attention_factor(self.runner.model), live_frequencies(self.runner.model)
         found: dict[str, Rotary] = {}
         for attention in self.report.attentions:
             if attention.pairing is None:
                 continue
+            read = torch.tensor(attention.inv_freq, dtype=torch.float64)
+            frequencies = next((table for table in live.values() if close(table, read)), read)
             rotary = Rotary(
-                attention.pairing, factor, attention.rope_start, attention.rotary_dim,
-                torch.tensor(attention.inv_freq, dtype=torch.float64), attention.backwards,
-            )  # fmt: skip
+                attention.pairing, factor, attention.rope_start, attention.rotary_dim, frequencies, attention.backwards
+            )
             for key in keys_of(attention, self.report):
                 found[key] = rotary
-        return found
+        return found or self.unread_rotaries(factor, live)
+
+    def unread_rotaries(self, factor, live) -> dict[str, Rotary]:
+        """Of a class whose rows the probe cannot follow: as `UNREAD` says."""
+        pairing = UNREAD[self.report.model_type]
+        return {kind: Rotary(pairing, factor, 0, 2 * len(table), table) for kind, table in live.items()}
 
     def nope_layers(self) -> frozenset[int]:
         turning = {n for a in self.report.attentions if a.pairing is not None for n in a.layers}
         still = {n for a in self.report.attentions if a.pairing is None and a.kind not in OUTSIDE for n in a.layers}
-        return frozenset(still - turning)
+        return frozenset(still - turning) if turning else frozenset()
 
     def by_reference(self, rotaries) -> torch.Tensor:
         with reference_rotation(self.runner, rotaries, self.nope_layers()):
@@ -63,6 +75,11 @@ class Subject:
 
 
 OUTSIDE = ("cross_attention", "linear_attention", "indexer")
+
+
+def close(table, read):
+    """Whether a table of the model is what the probe read, so that it can stand for it without the probe's rounding."""
+    return table.shape == read.shape and torch.allclose(table, read, rtol=1e-4, atol=1e-6)
 
 
 def keys_of(attention, report):
