@@ -327,9 +327,9 @@ def _by_reference(runner: Runner, side: Side, rotation: Side, ids: Tensor, pairi
     """The logits of ``side`` in layout ``pairing``, with the frequencies that the config of ``rotation`` means."""
     from ropetool.models.run import logits, reference_rotation
 
-    rotaries, family = _rotaries(rotation.reading, pairing), side.reading.family
+    rotaries = _rotaries(rotation.reading, pairing)
     live = _scalings(rotation) == _scalings(side)
-    with reference_rotation(runner, rotaries, side.reading.nope_layers, family.pairing_key, live=live):
+    with reference_rotation(runner, rotaries, side.reading.nope_layers, live=live):
         return logits(runner, ids)
 
 
