@@ -337,7 +337,7 @@ def _frequency_checks(runner: Runner, a: Side, b: Side, *, extended: bool) -> It
     """The live inv_freq of B is what its config means (and was not rounded), and an extension changed it."""
     import torch
 
-    from ropetool.models.run import live_frequencies
+    from ropetool.models.tables import live_frequencies, live_of
 
     live = live_frequencies(runner.model)
     planned, old = (
@@ -350,14 +350,16 @@ def _frequency_checks(runner: Runner, a: Side, b: Side, *, extended: bool) -> It
         detail = "the class keeps no frequencies in a buffer; its table shows in the logits alone"
         yield Check("frequencies-live", True, detail)
         return
-    apart = max(_relative_distance(live.get(kind), frequencies) for kind, frequencies in planned.items())
+    apart = max(_relative_distance(live_of(live, kind), frequencies) for kind, frequencies in planned.items())
     yield Check(
         "frequencies-live",
         apart < LIVE_TOLERANCE,
         f"the model's live frequencies are within {apart:.1e} of those that config.json means",
     )
     if extended:
-        changed = any(_relative_distance(live.get(kind), old[kind]) > LIVE_TOLERANCE for kind in old if kind in planned)
+        changed = any(
+            _relative_distance(live_of(live, kind), old[kind]) > LIVE_TOLERANCE for kind in old if kind in planned
+        )
         detail = "the extension changed the live frequencies" if changed else "the extension changed no live frequency"
         yield Check("frequencies-changed", changed, detail)
 

@@ -176,8 +176,8 @@ def _at_site(site: Site, family: Family, main: Rotation, length: int | None, con
         inner = site.module.rpartition(".")[2]
         return replace(main, layers=inner if inner == INDEXER else main.layers, geometry=geometry)
     section = config.get(site.section) or {}
-    block = replace(blocks_of(section, family)[0], layers=site.within)
-    return replace(_rotation(block, family, None, length, section, []), geometry=geometry)
+    own = _rotation(blocks_of(section, family)[0], family, None, length, section, [])
+    return replace(own, layers=site.within, geometry=geometry)
 
 
 def _rotation(
@@ -203,7 +203,7 @@ def _rotation(
         said = f"partial_rotary_factor is {share:g}, but the class of {family.model_type} rotates the whole head"
         warnings.append(Warn("share-ignored", said))
     original = getattr(scaling, "original_length", length)
-    return Rotation(block.layers, block, scaling, source, original, geometry)
+    return Rotation(family.within or block.layers, block, scaling, source, original, geometry)
 
 
 def _theta(

@@ -70,6 +70,11 @@ def live_frequencies(model: nn.Module) -> dict[str, Tensor]:
     return frequencies
 
 
+def live_of(frequencies: Mapping[str, Tensor], kind: str) -> Tensor | None:
+    """The frequencies of a kind of layer, or of the part of the model that is so called."""
+    return next((f for where, f in frequencies.items() if where == kind or where.endswith(f".{kind}")), None)
+
+
 def _text_config(model: nn.Module) -> Any:
     config: Any = getattr(model, "config", None)
     return config.get_text_config() if hasattr(config, "get_text_config") else config
