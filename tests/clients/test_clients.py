@@ -39,7 +39,7 @@ def row(value: Program | str) -> str:
     return value if isinstance(value, str) else value.__name__
 
 
-@pytest.fixture(scope="module", autouse=True)
+@pytest.fixture(scope="session", autouse=True)
 def installed() -> None:
     absent = [module for module in MODULES if importlib.util.find_spec(module) is None]
     if absent:
