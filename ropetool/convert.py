@@ -69,8 +69,10 @@ def plan(source: Path, destination: Path, to: Pairing, declared: Pairing | None 
     check_output(destination, source)
     checkpoint = open_checkpoint(source)
     reading = read_model(checkpoint.config)
-    if reading.family.refusal:
-        raise UnsupportedError(f"{reading.model_type} cannot be converted: {reading.family.refusal}")
+    if reading.refusal:
+        raise UnsupportedError(
+            f"this {reading.model_type} cannot be converted: {reading.refusal}", reason=reading.refusal
+        )
     current = _current(reading, declared)
     if current is to:
         because = "you say so" if declared else reading.evidence[0].detail

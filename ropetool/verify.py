@@ -329,7 +329,8 @@ def _by_reference(runner: Runner, side: Side, rotation: Side, ids: Tensor, pairi
 
     rotaries = _rotaries(rotation.reading, pairing)
     live = _scalings(rotation) == _scalings(side)
-    with reference_rotation(runner, rotaries, side.reading.nope_layers, live=live):
+    learned = side.reading.family.learned
+    with reference_rotation(runner, rotaries, side.reading.nope_layers, live=live, learned=learned):
         return logits(runner, ids)
 
 
@@ -350,6 +351,11 @@ def _frequency_checks(runner: Runner, a: Side, b: Side, *, extended: bool) -> It
         detail = "the class keeps no frequencies in a buffer; its table shows in the logits alone"
         yield Check("frequencies-live", True, detail)
         return
+    if b.reading.family.learned:
+        yield Check(
+            "frequencies-live", True, "the weights hold a learned factor for every frequency; the config does not"
+        )
+        return
     apart = max(_relative_distance(live_of(live, kind), frequencies) for kind, frequencies in planned.items())
     yield Check(
         "frequencies-live",
@@ -365,9 +371,13 @@ def _frequency_checks(runner: Runner, a: Side, b: Side, *, extended: bool) -> It
 
 
 def _relative_distance(live: Tensor | None, planned: Tensor) -> float:
-    """The largest relative difference over the pairs; pairs that never turn must do so in both."""
+    """The largest relative difference over the pairs; pairs that never turn must do so in both.
+
+    In order of size: where a class keeps them in another order, only the logits can tell whether it is the right one.
+    """
     if live is None or live.shape != planned.shape:
         return math.inf
+    live, planned = live.sort().values, planned.sort().values
     still = planned == 0
     if bool((live[still] != 0).any()):
         return math.inf
