@@ -74,7 +74,7 @@ Values = dict[str, Any]
 
 
 def fields(model_type: str) -> dict[str, Any]:
-    """The config class's own keys with their defaults as written: None where there is none, or where it is computed."""
+    """The config class's own keys with their defaults: None where there is none, or where it depends on other keys."""
     base = PreTrainedConfig.__dataclass_fields__
     found = {}
     for key, field in catalog.config_class(model_type).__dataclass_fields__.items():
@@ -82,6 +82,8 @@ def fields(model_type: str) -> dict[str, Any]:
             continue
         plain = isinstance(field.default, (bool, int, float, str, type(None)))
         found[key] = field.default if plain and field.default is not dataclasses.MISSING else None
+        if key.endswith("_token_id"):  # some are filled in when the config is made
+            found[key] = getattr(catalog.default_config(model_type), key)
     return found
 
 
@@ -224,8 +226,8 @@ def split_keys(a: str, b: str, values_a: Values, values_b: Values) -> tuple[Valu
     return changed, fixed
 
 
-def computed_layers(a: str, values_a: Values, changed: Values, key: str) -> Values | None:
-    """Which flag of A, with which value, makes A compute a per-layer list as it must be; {}: none has to, None: none does.
+def computed_value(a: str, values_a: Values, changed: Values, key: str) -> Values | None:
+    """Which flag of A, with which value, makes A compute a key as it must be; {}: none has to, None: none does.
 
     Asked of the config, with many layers: a window wider than the tokens, or a rare kind of layer, shows in no logit here.
     """
@@ -234,7 +236,7 @@ def computed_layers(a: str, values_a: Values, changed: Values, key: str) -> Valu
     for free in [(), *((k,) for k, v in changed.items() if isinstance(v, bool))]:
         kept = {k: v for k, v in changed.items() if k not in free}
         config = catalog.config_class(a)(**{**values_a, **kept, **many})
-        if getattr(config, key) == lists[key]:
+        if getattr(config, key) == meant(NEUTRAL.get(key), HEAD_DIM, MANY_LAYERS):
             return {k: values_a.get(k, fields(a)[k]) for k in free}
     return None
 
@@ -265,7 +267,7 @@ def twin(a: str, b: str) -> tuple[Values | None, float]:
     if not apart(a, b, values_a, values_b, control=True) > CONTROL:
         raise SystemExit(f"{a} and {b}: the rows as they are give the same logits, so nothing is shown")
     changed, fixed = split_keys(a, b, values_a, values_b)
-    computed = {k: computed_layers(a, values_a, changed, k) for k in fixed if isinstance(values_a[k], list)}
+    computed = {k: computed_value(a, values_a, changed, k) for k in fixed if fields(a)[k] is None and values_a.get(k)}
     own = [k for k in fields(b) if k not in fields(a) and k not in GEOMETRY and k not in switches(b)]
     start = {k: _spec(k, start_b, fields(b)) for k in own}
     return {

@@ -34,8 +34,8 @@ class TwinRow:
     """How a config of ``source`` is written for the class of ``target``, which rotates the other layout.
 
     ``cases`` pair what the source's switches say (biases, norms: which tensors there are) with what the target's must say.
-    ``required`` are values that keys of the source must have, as the target has no such feature; a key of one entry per
-    layer may be absent where the keys in ``computed`` under its name have the values there. ``sets`` are values of the
+    ``required`` are values that keys of the source must have, as the target has no such feature; one under ``computed``
+    may be absent, as its class then computes that value, given the values of other keys there. ``sets`` are values of the
     target's own keys. ``square``: heads x head_dim must be the hidden size. ``rope_types`` are the methods tried.
     """
 

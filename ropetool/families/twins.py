@@ -102,10 +102,10 @@ def twin_config(
     for key, default in source.fields.items():
         if key in target.fields and (key in config or default != target.fields[key]):
             written[key] = values[key]
-    written |= {key: value for key, value in geometry.items() if config.get(key) != value}
+    written |= {key: value for key, value in geometry.items() if written.get(key) != value}
     written |= {key: meant(value, head_dim, layers) for key, value in row.sets.items()}
     written |= _case(values, row)
-    _write_theta(written, reading)
+    _write_rope(written, reading)
     written["ropetool"] = {**marker(config), TWIN_OF: row.source}
     return written, _lost(values, row, target)
 
@@ -197,16 +197,14 @@ def _renamed(config: Mapping[str, Any], row: TwinRow, source: ClassFacts, target
     return {key: value for key, value in config.items() if key not in gone and key not in names} | names
 
 
-def _write_theta(written: dict[str, Any], reading: Reading) -> None:
-    """The base that the source's class fills in, for the twin's may be another."""
-    rotation = reading.rotations[0]
-    if rotation.theta_source != CLASS_DEFAULT:
-        return
+def _write_rope(written: dict[str, Any], reading: Reading) -> None:
+    """The base that the source's class fills in, and a block where there is none: the twin's class may fill in others."""
+    theta = reading.rotations[0].scaling.theta
     blocks = [where for where in BLOCKS if written.get(where)]
-    for where in blocks:
-        written[where] = {**written[where], "rope_theta": rotation.scaling.theta}
-    if BLOCKS[0] not in blocks:
-        written["rope_theta"] = rotation.scaling.theta
+    if reading.rotations[0].theta_source == CLASS_DEFAULT:
+        written |= {where: {**written[where], "rope_theta": theta} for where in blocks}
+    if not blocks:
+        written |= {"rope_theta": theta, BLOCKS[0]: {"rope_type": "default", "rope_theta": theta}}
 
 
 def _lost(values: Mapping[str, Any], row: TwinRow, target: ClassFacts) -> tuple[Warn, ...]:

@@ -37,7 +37,8 @@ def values_of(row: TwinRow, case: int = 0, **changes: Any) -> dict[str, Any]:
 
 def config_of(row: TwinRow, **changes: Any) -> dict[str, Any]:
     """A config.json of the row's source, as a dictionary."""
-    return {"model_type": row.source, "rope_theta": 777.0, **values_of(row), **changes}
+    rope = {"rope_parameters": UNUSUAL["rope_parameters"]}
+    return {"model_type": row.source, **rope, **values_of(row), **changes}
 
 
 def saved(row: TwinRow, directory: Path, case: int = 0, **changes: Any) -> Path:
@@ -349,9 +350,9 @@ def test_class_facts_are_those_of_the_installed_transformers(model_type: str) ->
     facts, config = CLASS_FACTS[model_type], AutoConfig.for_model(model_type)
     assert getattr(transformers, facts.architecture).__name__ == facts.architecture
     assert dict(config.attribute_map) == facts.aliases
-    computed = {"head_dim", "num_key_value_heads", "layer_types", "no_rope_layers", "sliding_window"}
+    computed = {"head_dim", "num_key_value_heads", "layer_types", "no_rope_layers", "attention_multiplier"}
     assert len(facts.fields) > 15
     for key, default in facts.fields.items():
         if default is not None or key not in computed:
-            live = getattr(config, key)
-            assert live == default or (key == "sliding_window" and live is None), key
+            gated = key == "sliding_window" and getattr(config, "use_sliding_window", True) is False
+            assert getattr(config, key) == (None if gated else default), key
