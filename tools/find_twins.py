@@ -3,10 +3,10 @@
     python tools/find_twins.py
 
 For every pair of types of the family table with opposite pairing: tiny models of the same geometry are built, under
-every setting of their switches (biases, norms). Where the state dicts have the same names and shapes, A's weights with the
-rows of q and k permuted go into B, and the logits must agree to 1e-5 of their standard deviation. Then one config key after
-the other gets another value in both: those under which the logits still agree are carried over, the others must keep the
-value that makes them twins. Nothing in the file is written by hand.
+every setting of their switches (biases, norms). Where the state dicts have the same names and shapes, A's weights with
+the rows of q and k permuted go into B, and the logits must agree to 1e-5 of their standard deviation. Then one config
+key after the other gets another value in both: those under which the logits still agree are carried over, the others
+must keep the value that makes them twins. Nothing in the file is written by hand.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import itertools
 import json
 import re
 from collections.abc import Iterator, Mapping
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -45,13 +45,15 @@ NOT_SQUARE = {"hidden_size": 96}
 NEUTRAL: Mapping[str, Any] = {
     "sliding_window": None, "use_sliding_window": False, "layer_types": {EACH_LAYER: "full_attention"},
     "no_rope_layers": {EACH_LAYER: 1}, "embedding_multiplier": 1.0, "logits_scaling": 1.0, "residual_multiplier": 1.0,
-    "attention_dropout": 0.0, "residual_dropout": 0.0, "attention_multiplier": {HEAD_DIM_POWER: -0.5}, "logit_scale": 1.0, "final_logit_softcapping": None,
+    "attention_dropout": 0.0, "residual_dropout": 0.0, "attention_multiplier": {HEAD_DIM_POWER: -0.5},
+    "logit_scale": 1.0, "final_logit_softcapping": None,
     "attn_logit_softcapping": None, "query_pre_attn_scalar": HEAD_DIM,
 }  # fmt: skip
 # Another value for keys where a step up would show nothing.
 OTHER: Mapping[str, Any] = {
     "sliding_window": 4, "max_window_layers": 0, "no_rope_layer_interval": 2, "hidden_act": "gelu",
-    "rms_norm_eps": 0.1, "initializer_range": 0.03, "layer_types": ["sliding_attention"] * LAYERS, "no_rope_layers": [0] * LAYERS,
+    "rms_norm_eps": 0.1, "initializer_range": 0.03, "layer_types": ["sliding_attention"] * LAYERS,
+    "no_rope_layers": [0] * LAYERS,
 }  # fmt: skip
 ROPE: Mapping[str, Mapping[str, Any]] = {
     "default": {},
@@ -93,7 +95,8 @@ def reads(model_type: str) -> list[str]:
     files = {inspect.getfile(config), inspect.getfile(catalog.model_class(model_type))}
     code = "\n".join(Path(file).read_text("utf-8") for file in sorted(files))
     patterns = (
-        r"config\.(\w+)", r"getattr\((?:self\.)?config, \"(\w+)\"", r"kwargs\.(?:pop|get)\(\"(\w+)\"", r"\"(\w+)\" in kwargs"
+        r"config\.(\w+)", r"getattr\((?:self\.)?config, \"(\w+)\"",
+        r"kwargs\.(?:pop|get)\(\"(\w+)\"", r"\"(\w+)\" in kwargs",
     )  # fmt: skip
     names = {name for pattern in patterns for name in re.findall(pattern, code)}
     known = {*fields(model_type), *GEOMETRY, *dir(PreTrainedConfig), "rope_parameters", "rope_scaling", "rope_theta"}
@@ -116,7 +119,10 @@ def base_values(model_type: str) -> Values:
     """Geometry, plain rope, and every feature of the class that has an off position off."""
     own = fields(model_type)
     neutral = {k: meant(v, HEAD_DIM, LAYERS) for k, v in NEUTRAL.items() if k in own}
-    if {"layer_types", "sliding_window"} <= own.keys():  # which then say that no layer has the window; some of these classes need one to be there
+    if {
+        "layer_types",
+        "sliding_window",
+    } <= own.keys():  # which then say that no layer has the window; some of these classes need one to be there
         neutral["sliding_window"] = own["sliding_window"]
     return {
         **GEOMETRY, "max_position_embeddings": LENGTH, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
@@ -139,7 +145,7 @@ def build(model_type: str, values: Values, device: str = "cpu") -> Any:
 
 @torch.no_grad()
 def sharpened(model: Any) -> Any:
-    """The model with weights large enough that attention looks at some tokens more than at others, all of them random."""
+    """The model with weights large enough that attention looks at some tokens more than at others."""
     tiny.randomise(model)
     for parameter in model.parameters():
         if parameter.dim() == 2:
@@ -147,7 +153,7 @@ def sharpened(model: Any) -> Any:
     return model
 
 
-@lru_cache(maxsize=None)
+@cache
 def signatures(model_type: str) -> dict[frozenset[Any], Values]:
     """Names and shapes of the weights, by setting of the switches."""
     found: dict[frozenset[Any], Values] = {}
@@ -209,8 +215,8 @@ def other_value(key: str, value: Any) -> Any:
 def split_keys(a: str, b: str, values_a: Values, values_b: Values) -> tuple[Values, list[str]]:
     """The other values that both can have together, and the keys that must keep theirs.
 
-    One after the other, each on top of those before: a key that another one masks must not pass for harmless. Flags come
-    last, for they mask numbers.
+    One after the other, each on top of those before: a key that another one masks must not pass for harmless. Flags
+    come last, for they mask numbers.
     """
     changed: Values = {}
     fixed = []
@@ -229,7 +235,7 @@ def split_keys(a: str, b: str, values_a: Values, values_b: Values) -> tuple[Valu
 def computed_value(a: str, values_a: Values, changed: Values, key: str) -> Values | None:
     """Which flag of A, with which value, makes A compute a key as it must be; {}: none has to, None: none does.
 
-    Asked of the config, with many layers: a window wider than the tokens, or a rare kind of layer, shows in no logit here.
+    Asked of the config, with many layers: a window wider than the tokens, or a rare kind of layer, shows in no logit.
     """
     lists = {k: meant(NEUTRAL[k], HEAD_DIM, MANY_LAYERS) for k, v in values_a.items() if isinstance(v, list)}
     many = {"num_hidden_layers": MANY_LAYERS, **lists, key: None}
@@ -257,9 +263,7 @@ def twin(a: str, b: str) -> tuple[Values | None, float]:
     """The row from A to B, and how far apart they were at their closest."""
     ours, theirs = signatures(a), signatures(b)
     start_a, start_b = base_values(a), base_values(b)
-    distances = [
-        (apart(a, b, start_a | ours[s], start_b | theirs[s]), ours[s], theirs[s]) for s in ours if s in theirs
-    ]
+    distances = [(apart(a, b, start_a | ours[s], start_b | theirs[s]), ours[s], theirs[s]) for s in ours if s in theirs]
     cases = [{"source": x, "target": y} for distance, x, y in distances if distance <= ALLOWED]
     if not cases:
         return None, min((distance for distance, _, _ in distances), default=float("inf"))

@@ -1,6 +1,6 @@
 """Which classes are the same model but for the layout: the rows of ``twins.json``, as `tools/find_twins.py` found them.
 
-Each row was found by running both classes of transformers on the same weights, permuted; nothing in it is written by hand.
+Each row was found by running both classes of transformers on the same weights, permuted; none is written by hand.
 """
 
 from __future__ import annotations
@@ -19,8 +19,11 @@ EACH_LAYER, HEAD_DIM_POWER = "each_layer", "head_dim_power"
 
 @dataclass(frozen=True)
 class ClassFacts:
-    """A config class: its causal-LM class, its keys with their defaults (None: none, or computed from other keys), the
-    other names that it takes for some, what its code reads beside them, and the tokenizer class that goes with the type."""
+    """A config class: its causal-LM class, its keys with their defaults (None: none, or computed from other keys).
+
+    ``aliases`` are other names of its keys, ``reads`` are names that its code reads beside them, ``tokenizer`` is the
+    class that transformers has for the type.
+    """
 
     architecture: str
     fields: Mapping[str, Any]
@@ -33,10 +36,11 @@ class ClassFacts:
 class TwinRow:
     """How a config of ``source`` is written for the class of ``target``, which rotates the other layout.
 
-    ``cases`` pair what the source's switches say (biases, norms: which tensors there are) with what the target's must say.
-    ``required`` are values that keys of the source must have, as the target has no such feature; one under ``computed``
-    may be absent, as its class then computes that value, given the values of other keys there. ``sets`` are values of the
-    target's own keys. ``square``: heads x head_dim must be the hidden size. ``rope_types`` are the methods tried.
+    ``cases`` pair what the source's switches say (biases, norms: which tensors there are) with what the target's must
+    say. ``required`` are values that keys of the source must have, as the target has no such feature; one under
+    ``computed`` may be absent, as its class then computes that value, given the values of other keys there. ``sets``
+    are values of the target's own keys. ``square``: heads x head_dim must be the hidden size. ``rope_types`` are the
+    scaling methods under which both agree.
     """
 
     source: str
@@ -50,7 +54,7 @@ class TwinRow:
 
 
 def meant(value: Any, head_dim: int, layers: int) -> Any:
-    """What a value of a row is for a model of this geometry: a literal, the same for each layer, a power of head_dim."""
+    """What a value of a row is for a model of this geometry: a literal, one for each layer, or a power of head_dim."""
     if isinstance(value, dict) and EACH_LAYER in value:
         return [value[EACH_LAYER]] * layers
     if isinstance(value, dict) and HEAD_DIM_POWER in value:
@@ -59,7 +63,7 @@ def meant(value: Any, head_dim: int, layers: int) -> Any:
 
 
 def _class_facts(entry: Mapping[str, Any]) -> ClassFacts:
-    return ClassFacts(entry["architecture"], entry["fields"], entry["aliases"], frozenset(entry["reads"]), entry["tokenizer"])
+    return ClassFacts(**{**entry, "reads": frozenset(entry["reads"])})
 
 
 def _row(entry: Mapping[str, Any]) -> TwinRow:

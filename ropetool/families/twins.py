@@ -83,9 +83,7 @@ def _by_preference(config: Mapping[str, Any], own: str) -> list[TwinRow]:
     return sorted((row for row in twin_rows(own) if row.target in TABLE), key=lambda row: row.target != before)
 
 
-def twin_config(
-    config: Mapping[str, Any], reading: Reading, row: TwinRow
-) -> tuple[dict[str, Any], tuple[Warn, ...]]:
+def twin_config(config: Mapping[str, Any], reading: Reading, row: TwinRow) -> tuple[dict[str, Any], tuple[Warn, ...]]:
     """``config`` as the class of ``row.target`` says it, and what is lost beside the logits.
 
     Values that the source's class fills in and the target's would fill in otherwise are written out. Raises `TwinError`
@@ -139,7 +137,10 @@ def _check_readable(config: Mapping[str, Any], row: TwinRow, source: ClassFacts,
     """Nothing may be in the config whose meaning to one of the two classes was not tried."""
     if text_config(config) is not config:
         raise _refuse(row, "text_config", "config.json is that of a composite model (text_config)")
+    others = [name for name in config.get("architectures") or [] if not str(name).endswith("ForCausalLM")]
     for key in config:
+        if key == "architectures" and others:
+            raise _refuse(row, key, f"architectures names {others[0]}, and only causal language models were tried")
         if key == "auto_map" and config[key]:
             raise _refuse(row, key, "config.json names code of its own (auto_map), which the twin does not run")
         if key in (source.reads | target.reads) and key not in source.fields and config[key] is not None:
@@ -164,8 +165,7 @@ def _check_required(values: Mapping[str, Any], reading: Reading, row: TwinRow) -
         raise _refuse(
             row,
             "head_dim",
-            f"{geometry.heads} heads of head_dim {geometry.head_dim} make {width}, hidden_size is {hidden}, and it takes "
-            f"no other than that",
+            f"{geometry.heads} heads of head_dim {geometry.head_dim} make {width}, and it wants hidden_size, {hidden}",
         )
     for key, spec in row.required.items():
         value, wanted = values[key], meant(spec, geometry.head_dim, values["num_hidden_layers"])
@@ -198,7 +198,7 @@ def _renamed(config: Mapping[str, Any], row: TwinRow, source: ClassFacts, target
 
 
 def _write_rope(written: dict[str, Any], reading: Reading) -> None:
-    """The base that the source's class fills in, and a block where there is none: the twin's class may fill in others."""
+    """The base that the source's class fills in, and a block where there is none: the twin's may fill in others."""
     theta = reading.rotations[0].scaling.theta
     blocks = [where for where in BLOCKS if written.get(where)]
     if reading.rotations[0].theta_source == CLASS_DEFAULT:
@@ -217,7 +217,7 @@ def _lost(values: Mapping[str, Any], row: TwinRow, target: ClassFacts) -> tuple[
 
 
 def tokenizer_warnings(directory: Path, source: str, target: str) -> tuple[Warn, ...]:
-    """Where transformers takes another tokenizer class for the new model type (tokenization_auto.py does by that too)."""
+    """Where transformers takes another tokenizer class for the new type (tokenization_auto.py goes by that too)."""
     ours, theirs = CLASS_FACTS[source].tokenizer, CLASS_FACTS[target].tokenizer
     path = directory / TOKENIZER_CONFIG
     if ours == theirs or not path.is_file():

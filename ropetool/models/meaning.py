@@ -25,7 +25,11 @@ OUTSIDE_THE_LOGITS = {
 
 
 def config_fault(
-    paths: tuple[Path, Path], configs: tuple[Mapping[str, Any], Mapping[str, Any]], a: Reading, b: Reading, *ignored: str
+    paths: tuple[Path, Path],
+    configs: tuple[Mapping[str, Any], Mapping[str, Any]],
+    a: Reading,
+    b: Reading,
+    *ignored: str,
 ) -> str | None:
     """Where the second config means another model than the first, but for ``ignored`` keys; None where it does not.
 
@@ -42,9 +46,7 @@ def config_fault(
     differing = [
         key
         for key in sorted(left.keys() | right.keys())
-        if key not in skip
-        and not key.endswith(("_token_id", "_dropout", "_pdrop"))
-        and left.get(key) != right.get(key)
+        if key not in skip and not key.endswith(("_token_id", "_dropout", "_pdrop")) and left.get(key) != right.get(key)
     ]
     said = [f"{key} is {left.get(key)!r} in one and {right.get(key)!r} in the other" for key in differing[:3]]
     return "; ".join(said) or None

@@ -195,7 +195,7 @@ REQUIRED = [(row, key) for row in TWIN_ROWS for key in row.required]
 @pytest.mark.parametrize(("row", "key"), REQUIRED, ids=[f"{r.source}-{r.target}-{k}" for r, k in REQUIRED])
 def test_a_feature_that_the_twin_lacks_is_refused_by_its_key(row: TwinRow, key: str) -> None:
     value = config_of(row)[key]
-    wrong = [entry for entry in value[:-1]] + ["sliding_attention"] if isinstance(value, list) else (value or 3) * 2
+    wrong = [*value[:-1], "sliding_attention"] if isinstance(value, list) else (value or 3) * 2
     config = config_of(row, **{key: wrong})
     with pytest.raises(TwinError, match=key) as refused:
         twin_config(config, read_model(config), row)
@@ -218,6 +218,7 @@ REFUSED = (
     ("llama", "helium", {"attention_bias": True}, (), "attention_bias"),
     ("ernie4_5", "mistral", {"use_bias": True}, (), "use_bias"),
     ("qwen2", "helium", WINDOWED, ("layer_types",), "layer_types"),
+    ("llama", "ernie4_5", {"architectures": ["LlamaForSequenceClassification"]}, (), "architectures"),
     ("llama", "ernie4_5", {"auto_map": {"AutoModelForCausalLM": "modeling.Mine"}}, (), "auto_map"),
     ("llama", "ernie4_5", {"rope_parameters": {"rope_theta": 777.0, "partial_rotary_factor": 0.5}}, (),
      "rope_parameters.partial_rotary_factor"),
@@ -225,7 +226,9 @@ REFUSED = (
 
 
 @pytest.mark.parametrize(("source", "target", "changes", "removed", "key"), REFUSED)
-def test_refusals_name_the_key_and_the_default_says_why_no_twin_was_taken(source, target, changes, removed, key) -> None:
+def test_refusals_name_the_key_and_the_default_says_why_no_twin_was_taken(
+    source, target, changes, removed, key
+) -> None:
     row = twin_row(source, target)
     config = {k: v for k, v in config_of(row, **changes).items() if k not in removed}
     to = TABLE[target].pairing.value
