@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ropetool.checkpoint.config import BLOCKS, marker, text_config
+from ropetool.checkpoint.config import BLOCKS, MARKER, count, marker, text_config
 from ropetool.checkpoint.shards import read_json_file
-from ropetool.errors import ConfigConflictError, TwinError
+from ropetool.errors import ConfigConflictError, ConfigError, TwinError
 from ropetool.families.geometry import CLASS_DEFAULT, SHARE
 from ropetool.families.lengths import TOKENIZER_CONFIG
 from ropetool.families.reading import Reading, Warn
@@ -23,6 +23,7 @@ from ropetool.rope.pairing import Pairing
 
 SAME = "same"
 TWIN_OF = "twin_of"
+MOST_LAYERS = 10_000
 # Tokenizer classes that read tokenizer.json as it is, whatever the model type.
 GENERIC_TOKENIZERS = ("TokenizersBackend", "PreTrainedTokenizerFast")
 
@@ -93,8 +94,9 @@ def twin_config(config: Mapping[str, Any], reading: Reading, row: TwinRow) -> tu
     values = _effective(config, source)
     _check_readable(config, row, source, target)
     _check_rope(reading, row)
-    _check_required(values, reading, row)
-    head_dim, layers = reading.geometry.head_dim, values["num_hidden_layers"]
+    _check_square(values, reading, row)
+    _check_required(config, values, reading, row)
+    head_dim, layers = reading.geometry.head_dim, _layers(values)
     written = _renamed(config, row, source, target)
     geometry = {"num_key_value_heads": reading.geometry.kv_heads, "head_dim": head_dim}
     for key, default in source.fields.items():
@@ -104,7 +106,7 @@ def twin_config(config: Mapping[str, Any], reading: Reading, row: TwinRow) -> tu
     written |= {key: meant(value, head_dim, layers) for key, value in row.sets.items()}
     written |= _case(values, row)
     _write_rope(written, reading)
-    written["ropetool"] = {**marker(config), TWIN_OF: row.source}
+    written[MARKER] = {**marker(config), TWIN_OF: row.source}
     return written, _lost(values, row, target)
 
 
@@ -137,7 +139,8 @@ def _check_readable(config: Mapping[str, Any], row: TwinRow, source: ClassFacts,
     """Nothing may be in the config whose meaning to one of the two classes was not tried."""
     if text_config(config) is not config:
         raise _refuse(row, "text_config", "config.json is that of a composite model (text_config)")
-    others = [name for name in config.get("architectures") or [] if not str(name).endswith("ForCausalLM")]
+    named = config.get("architectures") or []
+    others = [name for name in (named if isinstance(named, list) else [named]) if not str(name).endswith("ForCausalLM")]
     for key in config:
         if key == "architectures" and others:
             raise _refuse(row, key, f"architectures names {others[0]}, and only causal language models were tried")
@@ -158,8 +161,17 @@ def _check_rope(reading: Reading, row: TwinRow) -> None:
             raise _refuse(row, key, f"{key} is {values[SHARE]!r}, and only a whole head turns alike in both classes")
 
 
-def _check_required(values: Mapping[str, Any], reading: Reading, row: TwinRow) -> None:
-    geometry, hidden = reading.geometry, values["hidden_size"]
+def _layers(values: Mapping[str, Any]) -> int:
+    layers = count(values, "num_hidden_layers") or 0
+    if layers > MOST_LAYERS:
+        raise ConfigError(
+            f"num_hidden_layers is {layers}; no model has more than {MOST_LAYERS}", key="num_hidden_layers"
+        )
+    return layers
+
+
+def _check_square(values: Mapping[str, Any], reading: Reading, row: TwinRow) -> None:
+    geometry, hidden = reading.geometry, count(values, "hidden_size")
     width = geometry.heads * geometry.head_dim
     if row.square and width != hidden:
         raise _refuse(
@@ -167,15 +179,18 @@ def _check_required(values: Mapping[str, Any], reading: Reading, row: TwinRow) -
             "head_dim",
             f"{geometry.heads} heads of head_dim {geometry.head_dim} make {width}, and it wants hidden_size, {hidden}",
         )
+
+
+def _check_required(config: Mapping[str, Any], values: Mapping[str, Any], reading: Reading, row: TwinRow) -> None:
     for key, spec in row.required.items():
-        value, wanted = values[key], meant(spec, geometry.head_dim, values["num_hidden_layers"])
+        value, wanted = values[key], meant(spec, reading.geometry.head_dim, _layers(values))
         computed = row.computed.get(key)
         if value is None and computed is not None and all(values[k] == v for k, v in computed.items()):
             continue
         if value != wanted:
-            short = spec["each_layer"] if isinstance(spec, dict) and "each_layer" in spec else wanted
-            everywhere = " for every layer" if short is not wanted else ""
-            raise _refuse(row, key, f"{key} is {value!r}, and only {short!r}{everywhere} can be written for it")
+            said = f"{wanted[0]!r} for every layer" if isinstance(wanted, list) and wanted else repr(wanted)
+            here = f"{key} is {value!r}" if key in config else f"{key} is not in config.json (class default {value!r})"
+            raise _refuse(row, key, f"{here}, and only {said} can be written for it")
 
 
 def _case(values: Mapping[str, Any], row: TwinRow) -> Mapping[str, Any]:
@@ -194,7 +209,7 @@ def _renamed(config: Mapping[str, Any], row: TwinRow, source: ClassFacts, target
     gone = {*source.fields, *source.aliases} ^ {*target.fields, *target.aliases}
     gone |= source.aliases.keys() | target.aliases.keys()
     names = {"model_type": row.target, "architectures": [target.architecture]}
-    return {key: value for key, value in config.items() if key not in gone and key not in names} | names
+    return {key: names.get(key, value) for key, value in config.items() if key not in gone} | names
 
 
 def _write_rope(written: dict[str, Any], reading: Reading) -> None:

@@ -9,8 +9,9 @@ import pytest
 import transformers
 from transformers import AutoConfig
 
-from ropetool import convert, detect, verify
-from ropetool.errors import ConfigConflictError, TwinError
+from ropetool import convert, detect, extend, verify
+from ropetool.errors import ConfigConflictError, ConfigError, TwinError
+from ropetool.families.methods import Method
 from ropetool.families.reading import read_model
 from ropetool.families.table import TABLE
 from ropetool.families.twin_rows import CLASS_FACTS, TWIN_ROWS, TwinRow, meant, twin_row, twin_rows
@@ -75,11 +76,8 @@ def test_stock_transformers_gives_the_same_logits_in_every_case(row: TwinRow, tm
         assert config["architectures"] == [CLASS_FACTS[row.target].architecture]
         assert tiny.load(there).config.model_type == row.target
         assert apart(source, there) < ALLOWED
-        unmoved = tmp_path / f"unmoved{case}"
-        unmoved.mkdir()
-        (unmoved / "config.json").write_bytes((there / "config.json").read_bytes())
-        (unmoved / "model.safetensors").write_bytes((source / "model.safetensors").read_bytes())
-        assert apart(source, unmoved) > 0.1
+    (there / "model.safetensors").write_bytes((source / "model.safetensors").read_bytes())
+    assert apart(source, there) > 0.1, "the comparison proves something only if rows that did not move fail it"
 
 
 @pytest.mark.parametrize("row", TWIN_ROWS, ids=NAMES)
@@ -269,6 +267,20 @@ def test_a_key_that_only_the_twin_would_obey_does_not_pass() -> None:
     assert llama["attention_bias"] is False
 
 
+@pytest.mark.parametrize("layers", ["2", 10**9, -1, True])
+def test_a_number_of_layers_that_cannot_be_is_named(layers) -> None:
+    row = twin_row("helium", "qwen2")
+    config = config_of(row, num_hidden_layers=layers)
+    with pytest.raises(ConfigError, match="num_hidden_layers"):
+        twin_config(config, read_model(config), row)
+
+
+@pytest.mark.parametrize("named", ["LlamaForCausalLM", ["LlamaForCausalLM"], None, []])
+def test_architectures_in_any_form_become_the_twins(named) -> None:
+    written, _ = twin_config({**LLAMA, "architectures": named}, read_model(LLAMA), twin_row("llama", "ernie4_5"))
+    assert written["architectures"] == ["Ernie4_5ForCausalLM"]
+
+
 def test_a_dropout_that_gets_lost_is_said() -> None:
     choice = choose({**LLAMA, "attention_dropout": 0.1}, "interleaved")
     assert [warning.code for warning in choice.warnings] == ["dropout-lost"]
@@ -336,6 +348,23 @@ def test_a_config_that_no_row_makes_fails_verify(biased, tmp_path: Path) -> None
     edit_json(tmp_path / "config.json", auto_map={"AutoModelForCausalLM": "modeling.Mine"})
     failed = {check.name: check.detail for check in verify.verify(tmp_path, there).checks if not check.passed}
     assert "auto_map" in failed["configs"]
+
+
+def test_the_same_weights_under_both_types_are_the_same_model(biased, tmp_path: Path) -> None:
+    """One kept its type, so only the other runs in its stock class."""
+    source, there = biased
+    converted(source, tmp_path / "same", twin_row("llama", "ernie4_5"), SAME)
+    result = verify.verify(tmp_path / "same", there)
+    assert (result.passed, result.relation) == (True, "same"), result.checks
+
+
+def test_an_extended_twin_and_its_way_back_are_extensions_of_the_source(biased, tmp_path: Path) -> None:
+    source, there = biased
+    extend.apply(extend.plan(there, tmp_path / "long", Method.YARN, to=256))
+    back = convert.apply(convert.plan(tmp_path / "long", tmp_path / "back", Pairing.HALF))
+    assert back.written_as == "llama"
+    for result in (verify.verify(source, tmp_path / "long"), verify.verify(source, tmp_path / "back")):
+        assert (result.passed, result.relation) == (True, "extended"), result.checks
 
 
 def test_inspect_has_two_witnesses_and_no_warning(biased) -> None:
