@@ -300,8 +300,8 @@ def candidates() -> Iterator[tuple[str, str]]:
 
 
 def buildable(model_type: str) -> bool:
-    """Whether the type has a causal language model."""
-    return any(cls.__name__.endswith("ForCausalLM") for cls in [catalog.model_class(model_type)] if cls is not None)
+    """Whether the type has a causal language model, and a config with defaults."""
+    return model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES and catalog.default_config(model_type) is not None
 
 
 def rank(row: Values) -> tuple[Any, ...]:
