@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ropetool import __version__
+from ropetool.checkpoint.adapter import BASE_KEY, adapter_side_files, adapters_of, is_adapter
 from ropetool.checkpoint.config import text_config, with_marker
 from ropetool.checkpoint.folder import (
+    ADAPTER_CONFIG,
     CONFIG,
     Checkpoint,
     SideFiles,
@@ -21,7 +23,8 @@ from ropetool.checkpoint.folder import (
     staged,
 )
 from ropetool.checkpoint.shards import copy_file, no_progress, patch_rows
-from ropetool.errors import AlreadyConvertedError, ConfigError
+from ropetool.errors import AlreadyConvertedError, ConfigError, UsageError
+from ropetool.families.adapter import Adapter, plan_adapter, read_adapter, written_config
 from ropetool.families.lengths import to_json
 from ropetool.families.plan import Plan, plan_conversion
 from ropetool.families.reading import Reading, Warn, read_model
@@ -38,6 +41,7 @@ class Conversion:
     files: SideFiles
     destination: Path
     warnings: tuple[Warn, ...]
+    adapter: Adapter | None = None
 
     @property
     def total_bytes(self) -> int:
@@ -59,24 +63,53 @@ class Converted:
     warnings: tuple[Warn, ...]
 
 
-def plan(source: Path, destination: Path, to: Pairing, declared: Pairing | None = None) -> Conversion:
-    """Check everything and plan the conversion of ``source`` to layout ``to``.
+def plan(
+    source: Path, destination: Path, to: Pairing, declared: Pairing | None = None, *, base: Path | None = None
+) -> Conversion:
+    """Check everything and plan the conversion of ``source``, a checkpoint or an adapter, to layout ``to``.
 
-    ``declared`` overrides the layout that the config's witnesses give, except a marker that contradicts it. Raises
-    `RopetoolError` for anything that would make the result inexact.
+    ``declared`` overrides the layout that the config's witnesses give, except a marker that contradicts it. ``base`` is
+    the model of an adapter that does not name it. Raises `RopetoolError` for anything that would make the result
+    inexact.
     """
     check_output(destination, source)
+    if is_adapter(source):
+        return _plan_adapter(source, destination, to, declared, base)
+    if base is not None:
+        raise UsageError(f"--base is for an adapter, and {source} is a whole checkpoint; leave it out")
     checkpoint = open_checkpoint(source)
     reading = read_model(checkpoint.config)
     current = _current(reading, declared)
     if current is to:
-        because = "you say so" if declared else reading.evidence[0].detail
-        raise AlreadyConvertedError(
-            f"{source} is {to.value} already ({because}); nothing to convert", pairing=to.value, evidence=because
-        )
+        raise _already(source, to, "you say so" if declared else reading.evidence[0].detail)
     steps = plan_conversion(checkpoint, reading, current, to)
     files = side_files(checkpoint)
     return Conversion(checkpoint, reading, steps, files, destination, _warnings(checkpoint, reading, files, to))
+
+
+def _already(source: Path, to: Pairing, because: str) -> AlreadyConvertedError:
+    return AlreadyConvertedError(
+        f"{source} is {to.value} already ({because}); nothing to convert", pairing=to.value, evidence=because
+    )
+
+
+def _plan_adapter(
+    source: Path, destination: Path, to: Pairing, declared: Pairing | None, base: Path | None
+) -> Conversion:
+    adapter = read_adapter(source, base, declared)
+    if adapter.pairing is to:
+        raise _already(source, to, adapter.evidence[0].detail)
+    steps, files = plan_adapter(adapter, to), adapter_side_files(adapter.checkpoint)
+    if adapter.reading.pairing is to:
+        said = f"use the result with {adapter.base_name}, its base in the {to.value} layout, and with no other"
+    else:
+        said = (
+            f"use the result only with {adapter.base_name} converted to {to.value}: with the base as it is, it would "
+            f"be silently wrong. So that nothing loads that by itself, {BASE_KEY} is empty in the result"
+        )
+    nothing = "nothing in this adapter depends on the layout: it is right with either base, as it was"
+    warnings = (Warn("adapter-base", said), *_left_behind(files)) if steps.moves else (Warn("nothing-moves", nothing),)
+    return Conversion(adapter.checkpoint, adapter.reading, steps, files, destination, warnings, adapter)
 
 
 def _current(reading: Reading, declared: Pairing | None) -> Pairing:
@@ -95,10 +128,16 @@ def _class_after(reading: Reading, to: Pairing) -> Pairing:
     return to if reading.family.pairing_key else reading.class_pairing
 
 
+def _left_behind(files: SideFiles) -> tuple[Warn, ...]:
+    said = "was not copied: other weights, an adapter, or a large file of unknown kind"
+    return tuple(Warn("left-behind", f"{path} {said}") for path in files.left)
+
+
 def _warnings(checkpoint: Checkpoint, reading: Reading, files: SideFiles, to: Pairing) -> tuple[Warn, ...]:
-    warnings = [
-        Warn("left-behind", f"{path} was not copied: other weights, or a large file of unknown kind")
-        for path in files.left
+    warnings = list(_left_behind(files))
+    warnings += [
+        Warn("adapter", f"{path} is an adapter of this model: on the result it is silently wrong; convert it as well")
+        for path in adapters_of(checkpoint)
     ]
     warnings += [
         Warn("stale-copy", f"{name} also lies in {shard.path.name}, unmapped; that copy is permuted alike")
@@ -155,6 +194,10 @@ def _result(conversion: Conversion, seconds: float) -> Converted:
 
 def _write_config(conversion: Conversion, stage: Path) -> None:
     """The config with the marker, and with the key that the class obeys where it has one."""
+    if conversion.adapter is not None:
+        written = written_config(conversion.adapter, conversion.plan.target, __version__)
+        (stage / ADAPTER_CONFIG).write_text(to_json(written), encoding="utf-8")
+        return
     target = conversion.plan.target
     config = with_marker(conversion.checkpoint.config, version=__version__, pairing=target.value)
     key = conversion.reading.family.pairing_key

@@ -23,6 +23,7 @@ from ropetool.errors import (
 )
 
 CONFIG = "config.json"
+ADAPTER_CONFIG = "adapter_config.json"
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
 WEIGHT_SUFFIXES = frozenset(
@@ -73,7 +74,7 @@ def read_config(path: Path) -> dict[str, Any]:
     directory = checkpoint_directory(path)
     file = directory / CONFIG
     if not file.is_file():
-        adapter = (directory / "adapter_config.json").is_file()
+        adapter = (directory / ADAPTER_CONFIG).is_file()
         hint = (
             "it is an adapter; give its base model instead"
             if adapter
@@ -94,16 +95,16 @@ def open_checkpoint(path: Path, *, with_weights: bool = True) -> Checkpoint:
     if not with_weights:
         return Checkpoint(directory, config, (), None, {})
     if path.is_file():
-        return _single(directory, config, path)
+        return single_checkpoint(directory, config, path)
     index = directory / INDEX
     if index.is_file():
         return _sharded(directory, config, index)
     single = directory / SINGLE
     if single.is_file():
-        return _single(directory, config, single)
+        return single_checkpoint(directory, config, single)
     found = sorted(p.name for p in directory.iterdir() if p.suffix in WEIGHT_SUFFIXES)
     if len(found) == 1 and found[0].endswith(".safetensors"):
-        return _single(directory, config, directory / found[0])
+        return single_checkpoint(directory, config, directory / found[0])
     raise MissingFileError(_no_weights(directory, found), path=str(directory), found=found)
 
 
@@ -117,7 +118,8 @@ def _no_weights(directory: Path, found: list[str]) -> str:
     return f"{directory} has no .safetensors weights, only {', '.join(found[:4])}; save it as safetensors first"
 
 
-def _single(directory: Path, config: dict[str, Any], file: Path) -> Checkpoint:
+def single_checkpoint(directory: Path, config: dict[str, Any], file: Path) -> Checkpoint:
+    """A checkpoint of one shard, ``file``."""
     shard = read_shard(file)
     return Checkpoint(directory, config, (shard,), None, dict.fromkeys(shard.tensors, shard))
 
@@ -170,8 +172,8 @@ class SideFiles:
 def side_files(checkpoint: Checkpoint) -> SideFiles:
     """Sort everything but the weights and config.json.
 
-    Tokenizer, templates, generation config, code and text are taken. Weights in any other format would be stale
-    beside a changed checkpoint, so they are left, as is any file over `LARGE_SIDE_FILE_BYTES` of unknown kind.
+    Tokenizer, templates, generation config, code and text are taken. Weights in any other format and adapters would be
+    stale beside a changed checkpoint, so they are left, as is any file over `LARGE_SIDE_FILE_BYTES` of unknown kind.
     """
     known = {shard.path for shard in checkpoint.shards} | {checkpoint.directory / CONFIG}
     taken: list[Path] = []
@@ -181,7 +183,8 @@ def side_files(checkpoint: Checkpoint) -> SideFiles:
         if any(part in (".git", ".cache", "__pycache__") for part in relative.parts):
             continue
         stale_index = file.name.endswith(".index.json") and str(relative) != checkpoint.index_file
-        stale = file.suffix in WEIGHT_SUFFIXES or stale_index or file.stat().st_size > LARGE_SIDE_FILE_BYTES
+        stale = file.suffix in WEIGHT_SUFFIXES or stale_index or file.name == ADAPTER_CONFIG
+        stale = stale or file.stat().st_size > LARGE_SIDE_FILE_BYTES
         (left if stale else taken).append(relative)
     return SideFiles(tuple(taken), tuple(left))
 

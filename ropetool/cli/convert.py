@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -19,6 +20,9 @@ From = Annotated[
     Pairing | None,
     typer.Option("--from", help="The layout that the weights have, where you know better than config.json."),
 ]
+Base = Annotated[
+    Path | None, typer.Option("--base", metavar="CKPT", help="The base model of an adapter that does not name it.")
+]
 Verify = Annotated[bool, typer.Option("--verify", help="Prove the result by forward passes; remove it if they fail.")]
 Sync = Annotated[bool, typer.Option("--sync", help="Sync to disk, so that the result survives a power cut.")]
 
@@ -28,6 +32,7 @@ def convert(
     dst: Destination,
     to: To,
     from_: From = None,
+    base: Base = None,
     dry_run: DryRun = False,
     verify: Verify = False,
     sync: Sync = False,
@@ -41,7 +46,7 @@ def convert(
     from ropetool import convert as verb
 
     sink = Sink(json, quiet)
-    conversion = verb.plan(src, dst, to, from_)
+    conversion = verb.plan(src, dst, to, from_, base=base)
     if dry_run:
         sink.result("converted", verb.preview(conversion), dry_run=True)
         return
