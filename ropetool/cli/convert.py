@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import shutil
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ropetool.cli.options import Destination, DryRun, Json, Quiet, Source
+from ropetool.cli.options import Base, Destination, DryRun, Json, Quiet, Source
 from ropetool.cli.sink import Sink
 from ropetool.rope.layout import Pairing
 
@@ -19,9 +18,6 @@ To = Annotated[Pairing, typer.Option("--to", help="The layout to write.")]
 From = Annotated[
     Pairing | None,
     typer.Option("--from", help="The layout that the weights have, where you know better than config.json."),
-]
-Base = Annotated[
-    Path | None, typer.Option("--base", metavar="CKPT", help="The base model of an adapter that does not name it.")
 ]
 Verify = Annotated[bool, typer.Option("--verify", help="Prove the result by forward passes; remove it if they fail.")]
 Sync = Annotated[bool, typer.Option("--sync", help="Sync to disk, so that the result survives a power cut.")]

@@ -9,7 +9,7 @@ refused: merge it into its base, and convert the merged model.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -94,11 +94,19 @@ def read_adapter(path: Path, given_base: Path | None = None, declared: Pairing |
     method = _method(checkpoint.config)
     base = base_of(path, checkpoint.config, given_base)
     reading = read_model(read_config(base))
-    evidence = _evidence(checkpoint, base, reading, declared)
-    if given_base is not None and evidence[0].source not in ("marker", "option") and marker(reading.config):
-        _check_trained_on(base, reading)
+    own = _own_witness(checkpoint.config, declared)
+    by_hand = given_base is not None and reading.evidence[0].source == "marker"
+    if by_hand and own is None:
+        raise UsageError(
+            f"{base} was converted to {reading.pairing.value} by ropetool, and the adapter does not say whether it was "
+            f"trained before or after; give the layout of the adapter by --from",
+            base=str(base),
+            pairing=reading.pairing.value,
+        )
+    of_base = tuple(replace(e, detail=f"{e.detail} (its base, {base})") for e in reading.evidence)
+    evidence = (own, *of_base) if own else of_base
     own_name = checkpoint.config.get(BASE_KEY) or marker(checkpoint.config).get("base")
-    renamed = own_name is None or (given_base is not None and marker(reading.config))
+    renamed = own_name is None or by_hand
     name = str(base) if renamed else str(own_name)
     return Adapter(checkpoint, base, name, reading, Pairing(evidence[0].says), evidence, method)
 
@@ -120,32 +128,20 @@ def _method(config: Mapping[str, Any]) -> Method:
     return method
 
 
-def _evidence(checkpoint: Checkpoint, base: Path, reading: Reading, declared: Pairing | None) -> tuple[Evidence, ...]:
-    witnesses = [Evidence(e.source, e.says, f"{e.detail} (its base, {base})") for e in reading.evidence]
-    says = marker(checkpoint.config).get("pairing")
-    if says is not None:
-        if says not in tuple(Pairing):
-            raise ConfigError(f"the marker's pairing is {says!r}, not half or interleaved", key="ropetool.pairing")
-        if declared not in (None, Pairing(says)):
-            raise ConfigError(
-                f"--from says {declared.value}, but {ADAPTER_CONFIG} was marked {says} when ropetool wrote it; leave "
-                f"out --from, or remove the marker if the weights were changed since",
-                key="ropetool.pairing",
-            )
-        witnesses.insert(0, Evidence("marker", says, f"{ADAPTER_CONFIG} was marked by ropetool when it wrote this"))
-    elif declared is not None:
-        witnesses.insert(0, Evidence("option", declared.value, "you say so"))
-    return tuple(witnesses)
-
-
-def _check_trained_on(base: Path, reading: Reading) -> None:
-    """A converted base says nothing of an adapter that does not name it, which may be older than the conversion."""
-    raise UsageError(
-        f"{base} was converted to {reading.pairing.value} by ropetool, and the adapter does not say whether it was "
-        f"trained before or after; give the layout of the adapter by --from",
-        base=str(base),
-        pairing=reading.pairing.value,
-    )
+def _own_witness(config: Mapping[str, Any], declared: Pairing | None) -> Evidence | None:
+    """What the adapter says of its layout, or the person who gave it; None: the base must tell."""
+    says = marker(config).get("pairing")
+    if says is None:
+        return Evidence("option", declared.value, "you say so") if declared else None
+    if says not in tuple(Pairing):
+        raise ConfigError(f"the marker's pairing is {says!r}, not half or interleaved", key="ropetool.pairing")
+    if declared not in (None, Pairing(says)):
+        raise ConfigError(
+            f"--from says {declared.value}, but {ADAPTER_CONFIG} was marked {says} when ropetool wrote it; leave out "
+            f"--from, or remove the marker if the weights were changed since",
+            key="ropetool.pairing",
+        )
+    return Evidence("marker", says, f"{ADAPTER_CONFIG} was marked by ropetool when it wrote this adapter")
 
 
 @dataclass(frozen=True)
