@@ -6,9 +6,10 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ropetool import __version__
-from ropetool.checkpoint.adapter import BASE_KEY, adapter_side_files, adapters_of, is_adapter
+from ropetool.checkpoint.adapter import BASE_KEY, adapter_side_files, adapters_of, is_adapter, open_adapter
 from ropetool.checkpoint.config import text_config, with_marker
 from ropetool.checkpoint.folder import (
     ADAPTER_CONFIG,
@@ -22,6 +23,7 @@ from ropetool.checkpoint.folder import (
     side_files,
     staged,
 )
+from ropetool.checkpoint.pickled import pickled_files
 from ropetool.checkpoint.shards import copy_file, no_progress, patch_rows
 from ropetool.errors import AlreadyConvertedError, ConfigError, UsageError
 from ropetool.families.adapter import Adapter, plan_adapter, read_adapter, written_config
@@ -29,6 +31,9 @@ from ropetool.families.lengths import to_json
 from ropetool.families.plan import Plan, plan_conversion
 from ropetool.families.reading import Reading, Warn, read_model
 from ropetool.rope.pairing import Pairing
+
+if TYPE_CHECKING:
+    from ropetool.models.pickles import Pickled
 
 
 @dataclass(frozen=True)
@@ -42,6 +47,7 @@ class Conversion:
     destination: Path
     warnings: tuple[Warn, ...]
     adapter: Adapter | None = None
+    pickled: Pickled | None = None
 
     @property
     def total_bytes(self) -> int:
@@ -73,18 +79,35 @@ def plan(
     inexact.
     """
     check_output(destination, source)
+    pickled = _pickled(source)
     if is_adapter(source):
-        return _plan_adapter(source, destination, to, declared, base)
+        return _plan_adapter(source, destination, to, declared, base, pickled)
     if base is not None:
         raise UsageError(f"--base is for an adapter, and {source} is a whole checkpoint; leave it out")
-    checkpoint = open_checkpoint(source)
+    checkpoint = pickled.checkpoint if pickled else open_checkpoint(source)
     reading = read_model(checkpoint.config)
     current = _current(reading, declared)
     if current is to:
         raise _already(source, to, "you say so" if declared else reading.evidence[0].detail)
     steps = plan_conversion(checkpoint, reading, current, to)
-    files = side_files(checkpoint)
-    return Conversion(checkpoint, reading, steps, files, destination, _warnings(checkpoint, reading, files, to))
+    files = _but_for(pickled, side_files(checkpoint))
+    warnings = (*(pickled.warnings if pickled else ()), *_warnings(checkpoint, reading, files, to))
+    return Conversion(checkpoint, reading, steps, files, destination, warnings, pickled=pickled)
+
+
+def _pickled(source: Path) -> Pickled | None:
+    """The checkpoint as it will be in safetensors, where it is not yet; torch is needed to read it."""
+    if not pickled_files(source):
+        return None
+    from ropetool.models.pickles import open_pickled
+
+    return open_pickled(source)
+
+
+def _but_for(pickled: Pickled | None, files: SideFiles) -> SideFiles:
+    """The side files, without the pickles that were read: those are not left behind."""
+    read = {file.name for file in pickled.files} if pickled else set()
+    return SideFiles(files.taken, tuple(path for path in files.left if str(path) not in read))
 
 
 def _already(source: Path, to: Pairing, because: str) -> AlreadyConvertedError:
@@ -94,9 +117,9 @@ def _already(source: Path, to: Pairing, because: str) -> AlreadyConvertedError:
 
 
 def _plan_adapter(
-    source: Path, destination: Path, to: Pairing, declared: Pairing | None, base: Path | None
+    source: Path, destination: Path, to: Pairing, declared: Pairing | None, base: Path | None, pickled: Pickled | None
 ) -> Conversion:
-    adapter = read_adapter(source, base, declared)
+    adapter = read_adapter(pickled.checkpoint if pickled else open_adapter(source), base, declared)
     if adapter.pairing is to:
         raise _already(source, to, adapter.evidence[0].detail)
     steps, files = plan_adapter(adapter, to), adapter_side_files(adapter.checkpoint)
@@ -108,8 +131,9 @@ def _plan_adapter(
             f"be silently wrong. So that nothing loads that by itself, {BASE_KEY} is empty in the result"
         )
     nothing = "nothing in this adapter depends on the layout: it is right with either base, as it was"
-    warnings = (Warn("adapter-base", said), *_left_behind(files)) if steps.moves else (Warn("nothing-moves", nothing),)
-    return Conversion(adapter.checkpoint, adapter.reading, steps, files, destination, warnings, adapter)
+    bearing = Warn("adapter-base", said) if steps.moves else Warn("nothing-moves", nothing)
+    warnings = (bearing, *(pickled.warnings if pickled else ()), *_left_behind(files))
+    return Conversion(adapter.checkpoint, adapter.reading, steps, files, destination, warnings, adapter, pickled)
 
 
 def _current(reading: Reading, declared: Pairing | None) -> Pairing:
@@ -165,10 +189,15 @@ def apply(conversion: Conversion, progress: Callable[[int], None] = no_progress,
     with staged(conversion.destination, sync=sync) as stage:
         for shard in checkpoint.shards:
             target = stage / shard.path.name
-            copy_file(shard.path, target, progress)
+            if conversion.pickled:
+                conversion.pickled.write(shard, target, progress)
+            else:
+                copy_file(shard.path, target, progress)
             for move in steps.of_shard(shard):
                 patch_rows(target, move.tensor, move.permutation.index, move.permutation.blocks)
         copy_side_files(checkpoint, stage, conversion.files)
+        if conversion.pickled:
+            conversion.pickled.write_index(stage)
         _write_config(conversion, stage)
     return _result(conversion, time.perf_counter() - began)
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ropetool.checkpoint.adapter import is_adapter
+from ropetool.checkpoint.adapter import ADAPTER_PICKLE, ADAPTER_SINGLE, is_adapter, open_adapter
 from ropetool.checkpoint.folder import open_checkpoint, read_config, side_files
+from ropetool.checkpoint.pickled import pickled_files
 from ropetool.errors import RopetoolError, UsageError
 from ropetool.families.adapter import plan_adapter, read_adapter
 from ropetool.families.buffers import stale_frequency_warnings
@@ -91,11 +92,17 @@ def inspect(path: Path, *, base: Path | None = None) -> Inspection:
 
 def _adapter(path: Path, given_base: Path | None) -> Inspection:
     """The adapter's own layout and moves; everything else is its base's."""
-    adapter = read_adapter(path, given_base)
+    pickled = bool(pickled_files(path))
+    checkpoint = open_adapter(path, with_weights=not pickled)
+    adapter = read_adapter(checkpoint, given_base)
     whole = inspect(adapter.base)
-    plan = plan_adapter(adapter, adapter.pairing.other)
-    moves = Moves(len(plan.moves), plan.size_bytes, plan.size_bytes / max(adapter.checkpoint.size_bytes, 1))
-    warnings = adapter.reading.warnings
+    moves, warnings = None, adapter.reading.warnings
+    if pickled:
+        said = f"the weights are {ADAPTER_PICKLE}, which is not read here; convert does, and writes {ADAPTER_SINGLE}"
+        warnings = (Warn("no-weights", said), *warnings)
+    else:
+        plan = plan_adapter(adapter, adapter.pairing.other)
+        moves = Moves(len(plan.moves), plan.size_bytes, plan.size_bytes / max(checkpoint.size_bytes, 1))
     if adapter.reading.pairing is not adapter.pairing:
         said = (
             f"the adapter is {adapter.pairing.value}, and its base {adapter.base} {adapter.reading.pairing.value}: "

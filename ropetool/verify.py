@@ -111,11 +111,20 @@ def verify(
     ``tokens`` is the length of the sequence (by default 512, or the trained length if that is shorter); ``text``
     replaces the seeded random token ids. Raises `RopetoolError` for a checkpoint that cannot be read or loaded.
     """
-    from ropetool.models.logits import compare_logits, derived_tolerance
+    from ropetool.models.pickles import as_safetensors
     from ropetool.models.run import pick_device
 
     where = pick_device(device)
-    side_a, side_b = _side(a), _side(b)
+    with as_safetensors(a) as first, as_safetensors(b) as second:
+        return _verify(_side(first), _side(second), tokens, text, where, dtype, tolerance, talk)
+
+
+def _verify(
+    side_a: Side, side_b: Side, tokens: int | None, text: str | None, where: Any, dtype: DType,
+    tolerance: float | None, talk: Talk,
+) -> Verification:  # fmt: skip
+    from ropetool.models.logits import compare_logits, derived_tolerance
+
     relation = _relation(side_a, side_b)
     talk("comparing tensors and configs")
     form_fault = _form_fault(side_a, side_b)

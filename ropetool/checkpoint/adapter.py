@@ -38,8 +38,10 @@ def is_adapter(path: Path) -> bool:
     return (path / ADAPTER_CONFIG).is_file() and not whole
 
 
-def open_adapter(directory: Path) -> Checkpoint:
+def open_adapter(directory: Path, *, with_weights: bool = True) -> Checkpoint:
     """Open an adapter like a checkpoint of one shard, whose config is adapter_config.json."""
+    if not with_weights:
+        return Checkpoint(directory, read_json_file(directory / ADAPTER_CONFIG), (), None, {})
     weights = directory / ADAPTER_SINGLE
     if not weights.is_file():
         raise MissingFileError(f"{directory} has {ADAPTER_CONFIG}, but no {ADAPTER_SINGLE}", path=str(weights))

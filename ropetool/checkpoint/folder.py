@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -98,7 +98,7 @@ def open_checkpoint(path: Path, *, with_weights: bool = True) -> Checkpoint:
         return single_checkpoint(directory, config, path)
     index = directory / INDEX
     if index.is_file():
-        return _sharded(directory, config, index)
+        return sharded_checkpoint(directory, config, index)
     single = directory / SINGLE
     if single.is_file():
         return single_checkpoint(directory, config, single)
@@ -115,7 +115,10 @@ def _no_weights(directory: Path, found: list[str]) -> str:
         return (
             f"{directory} has {len(found)} weight files and no {INDEX} that says which counts: {', '.join(found[:4])}"
         )
-    return f"{directory} has no .safetensors weights, only {', '.join(found[:4])}; save it as safetensors first"
+    return (
+        f"{directory} has no .safetensors weights, only {', '.join(found[:4])}; convert and verify read pickles of "
+        f"plain tensors, and convert writes safetensors; for anything else save it as safetensors first"
+    )
 
 
 def single_checkpoint(directory: Path, config: dict[str, Any], file: Path) -> Checkpoint:
@@ -124,7 +127,10 @@ def single_checkpoint(directory: Path, config: dict[str, Any], file: Path) -> Ch
     return Checkpoint(directory, config, (shard,), None, dict.fromkeys(shard.tensors, shard))
 
 
-def _sharded(directory: Path, config: dict[str, Any], index: Path) -> Checkpoint:
+def sharded_checkpoint(
+    directory: Path, config: dict[str, Any], index: Path, read: Callable[[Path], Shard] = read_shard
+) -> Checkpoint:
+    """A checkpoint of the shards that ``index`` names, each opened by ``read``; the two must agree."""
     weight_map = read_json_file(index).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise IndexFileError(f"{index.name} has no weight_map", file=str(index))
@@ -141,7 +147,7 @@ def _sharded(directory: Path, config: dict[str, Any], index: Path) -> Checkpoint
                 file=str(index),
                 shard=name,
             )
-        shards[name] = read_shard(directory / name)
+        shards[name] = read(directory / name)
     for tensor, name in weight_map.items():
         if tensor not in shards[name].tensors:
             raise IndexFileError(

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ropetool.checkpoint.adapter import BASE_KEY, base_of, open_adapter
+from ropetool.checkpoint.adapter import BASE_KEY, base_of
 from ropetool.checkpoint.config import MARKER, marker, with_marker
 from ropetool.checkpoint.folder import ADAPTER_CONFIG, Checkpoint, read_config
 from ropetool.checkpoint.shards import Shard, Tensor
@@ -84,15 +84,14 @@ class Adapter:
     method: Method
 
 
-def read_adapter(path: Path, given_base: Path | None = None, declared: Pairing | None = None) -> Adapter:
-    """Open the adapter at ``path`` and understand it through its base: ``given_base``, or the one that it names.
+def read_adapter(checkpoint: Checkpoint, given_base: Path | None = None, declared: Pairing | None = None) -> Adapter:
+    """Understand an opened adapter through its base: ``given_base``, or the one that it names.
 
     Its layout is what ropetool marked, else ``declared``, else that of the base, on which it was trained. Raises
     `UnsupportedError` for a method that cannot be converted, `MissingFileError` where the base is not known.
     """
-    checkpoint = open_adapter(path)
     method = _method(checkpoint.config)
-    base = base_of(path, checkpoint.config, given_base)
+    base = base_of(checkpoint.directory, checkpoint.config, given_base)
     reading = read_model(read_config(base))
     own = _own_witness(checkpoint.config, declared)
     by_hand = given_base is not None and reading.evidence[0].source == "marker"
