@@ -166,9 +166,7 @@ def test_tied_weights_are_written_each(tmp_path: Path) -> None:
 
 def test_views_are_written_in_order(checkpoint, yardstick, tmp_path: Path) -> None:
     def views(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        return {
-            n: torch.stack([t.T, t.T])[1].T if t.ndim == 2 else torch.stack([t, t], 1)[:, 0] for n, t in tensors.items()
-        }
+        return {name: torch.stack([t, t], -1)[..., 1] for name, t in tensors.items()}
 
     source = pickled(checkpoint("llama"), tmp_path / "source", wrap=views)
     assert not torch.load(source / "pytorch_model.bin")[Q].is_contiguous()
@@ -294,14 +292,10 @@ def test_several_files_without_an_index_are_not_guessed_at(checkpoint, tmp_path:
 
 def test_metas_own_names_are_not_taken_for_a_model(checkpoint, tmp_path: Path) -> None:
     def meta(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        return {
-            n.replace("model.", "").replace("self_attn.q_proj", "attention.wq"): t
-            for n, t in tensors.items()
-            if "k_proj" not in n
-        }
+        return {name.replace("model.", "").replace("self_attn", "attention"): t for name, t in tensors.items()}
 
     source = pickled(checkpoint("llama"), tmp_path / "source", "consolidated.00.pth", wrap=meta)
-    with pytest.raises(CheckpointError, match="no attention tensor was found|is an attention tensor|has no weight"):
+    with pytest.raises(CheckpointError, match="no attention tensor was found"):
         convert.plan(source, tmp_path / "there", INTERLEAVED)
 
 
