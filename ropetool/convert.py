@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from ropetool import __version__
 from ropetool.checkpoint.adapter import BASE_KEY, adapter_side_files, adapters_of, is_adapter, open_adapter
-from ropetool.checkpoint.config import text_config, with_marker
+from ropetool.checkpoint.config import with_marker
 from ropetool.checkpoint.folder import (
     ADAPTER_CONFIG,
     CONFIG,
@@ -25,8 +25,9 @@ from ropetool.checkpoint.folder import (
 )
 from ropetool.checkpoint.pickled import pickled_files
 from ropetool.checkpoint.shards import copy_file, no_progress, patch_rows
-from ropetool.errors import AlreadyConvertedError, ConfigError, UsageError
+from ropetool.errors import AlreadyConvertedError, ConfigError, UnsupportedError, UsageError
 from ropetool.families.adapter import Adapter, plan_adapter, read_adapter, written_config
+from ropetool.families.decoder import with_text_keys
 from ropetool.families.lengths import to_json
 from ropetool.families.plan import Plan, plan_conversion
 from ropetool.families.reading import Reading, Warn, read_model
@@ -86,6 +87,7 @@ def plan(
         raise UsageError(f"--base is for an adapter, and {source} is a whole checkpoint; leave it out")
     checkpoint = pickled.checkpoint if pickled else open_checkpoint(source)
     reading = read_model(checkpoint.config)
+    _check_convertible(reading)
     current = _current(reading, declared)
     if current is to:
         raise _already(source, to, "you say so" if declared else reading.evidence[0].detail)
@@ -110,6 +112,11 @@ def _but_for(pickled: Pickled | None, files: SideFiles) -> SideFiles:
     return SideFiles(files.taken, tuple(path for path in files.left if str(path) not in read))
 
 
+def _check_convertible(reading: Reading) -> None:
+    if reading.family.refusal:
+        raise UnsupportedError(f"{reading.model_type} cannot be converted: {reading.family.refusal}")
+
+
 def _already(source: Path, to: Pairing, because: str) -> AlreadyConvertedError:
     return AlreadyConvertedError(
         f"{source} is {to.value} already ({because}); nothing to convert", pairing=to.value, evidence=because
@@ -120,6 +127,7 @@ def _plan_adapter(
     source: Path, destination: Path, to: Pairing, declared: Pairing | None, base: Path | None, pickled: Pickled | None
 ) -> Conversion:
     adapter = read_adapter(pickled.checkpoint if pickled else open_adapter(source), base, declared)
+    _check_convertible(adapter.reading)
     if adapter.pairing is to:
         raise _already(source, to, adapter.evidence[0].detail)
     steps, files = plan_adapter(adapter, to), adapter_side_files(adapter.checkpoint)
@@ -231,9 +239,5 @@ def _write_config(conversion: Conversion, stage: Path) -> None:
     config = with_marker(conversion.checkpoint.config, version=__version__, pairing=target.value)
     key = conversion.reading.family.pairing_key
     if key is not None:
-        value = target is Pairing.INTERLEAVED
-        if text_config(config) is config:
-            config[key] = value
-        else:
-            config["text_config"] = {**config["text_config"], key: value}
+        config = with_text_keys(config, conversion.reading.decoder.path, **{key: target is Pairing.INTERLEAVED})
     (stage / CONFIG).write_text(to_json(config), encoding="utf-8")

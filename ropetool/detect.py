@@ -14,7 +14,7 @@ from ropetool.errors import RopetoolError, UsageError
 from ropetool.families.adapter import plan_adapter, read_adapter
 from ropetool.families.buffers import stale_frequency_warnings
 from ropetool.families.plan import plan_conversion
-from ropetool.families.reading import Evidence, Reading, Rotation, Warn, read_model, rotary_dim_of
+from ropetool.families.reading import Evidence, Reading, Rotation, Warn, read_model
 from ropetool.families.schemes import Scheme, scheme_of
 from ropetool.rope.frequencies import Scaling
 
@@ -139,7 +139,7 @@ def _fact(reading: Reading, rotation: Rotation) -> RopeFact:
         length=reading.length,
         attention_factor=scaling.attention_factor,
         head_dim=reading.geometry.head_dim,
-        rotary_dim=rotary_dim_of(reading, rotation),
+        rotary_dim=rotation.geometry.rotary_dim,
     )
 
 

@@ -37,7 +37,7 @@ from ropetool.families.buffers import encode_floats, saved_frequencies
 from ropetool.families.lengths import Change, LengthEdits, length_edits, other_length_keys, to_json
 from ropetool.families.methods import Method, Weights
 from ropetool.families.native import Native, native_of
-from ropetool.families.reading import Reading, Rotation, Warn, read_model, rotary_dim_of
+from ropetool.families.reading import Reading, Rotation, Warn, read_model
 from ropetool.rope.frequencies import Floats, ntk_theta, scaling_from_block
 
 TUNING_FACTOR = 8.0
@@ -116,7 +116,7 @@ def plan(
     rotation = _only_rotation(reading, method)
     native = native_of(config, reading, rotation, original, method.value, replace_existing)
     scale, length = _target(reading, native, to, factor)
-    block, theta, dropped = _block(method, rotation, native, scale, rotary_dim_of(reading, rotation))
+    block, theta, dropped = _block(method, rotation, native, scale, rotation.geometry.rotary_dim)
     new = _New(method, scale, length, block, theta)
     written = _written(config, reading, native, new, style)
     edits = length_edits(checkpoint.directory, reading, length)
@@ -133,7 +133,7 @@ def plan(
         engines=engine_flags(Served(method.value, scale, native.length, length, theta, style)),
         warnings=(*native.warnings, *dropped, *_large(scale), *edits.warnings, *_links(weights)),
     )
-    inv_freq = scaling.inv_freq(rotary_dim_of(reading, rotation))
+    inv_freq = scaling.inv_freq(rotation.geometry.rotary_dim)
     return Extension(checkpoint, destination, weights, written, edits, inv_freq, result)
 
 

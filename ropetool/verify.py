@@ -16,7 +16,7 @@ from ropetool.families.buffers import saved_frequencies, stale_frequency_warning
 from ropetool.families.lengths import OTHER_LENGTH_KEYS
 from ropetool.families.lineage import extension_fault
 from ropetool.families.plan import plan_conversion
-from ropetool.families.reading import Reading, read_model, rotary_dim_of
+from ropetool.families.reading import Reading, read_model
 from ropetool.models.options import Device, DType
 from ropetool.rope.pairing import Pairing
 
@@ -285,9 +285,7 @@ def _rotaries(reading: Reading, pairing: Pairing) -> dict[str, Rotary]:
     from ropetool.models.rotary import Rotary
 
     return {
-        rotation.layers: Rotary(
-            pairing, rotation.scaling, reading.geometry.rope_start, rotary_dim_of(reading, rotation)
-        )
+        rotation.layers: Rotary(pairing, rotation.scaling, reading.geometry.rope_start, rotation.geometry.rotary_dim)
         for rotation in reading.rotations
     }
 
@@ -345,7 +343,7 @@ def _frequency_checks(runner: Runner, a: Side, b: Side, *, extended: bool) -> It
 
     live = live_frequencies(runner.model)
     planned, old = (
-        {r.layers: torch.from_numpy(r.scaling.inv_freq(rotary_dim_of(s.reading, r))) for r in s.reading.rotations}
+        {r.layers: torch.from_numpy(r.scaling.inv_freq(r.geometry.rotary_dim)) for r in s.reading.rotations}
         for s in (b, a)
     )
     kinds = getattr(runner.model.config, "layer_types", None)

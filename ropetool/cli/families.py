@@ -17,7 +17,7 @@ def families(model_type: ModelType = None, json: Json = False, quiet: Quiet = Fa
 
     Example: ropetool families qwen3
     """
-    from ropetool.families.reading import family_of
+    from ropetool.families.decoder import family_of
     from ropetool.families.table import TABLE
 
     rows = tuple(TABLE.values()) if model_type is None else (family_of({"model_type": model_type}),)

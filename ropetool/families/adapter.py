@@ -18,10 +18,9 @@ from ropetool.checkpoint.config import MARKER, marker, with_marker
 from ropetool.checkpoint.folder import ADAPTER_CONFIG, Checkpoint, read_config
 from ropetool.checkpoint.shards import Shard, Tensor
 from ropetool.errors import ConfigError, UnclaimedTensorError, UnsupportedError, UsageError
-from ropetool.families.family import Moved
-from ropetool.families.plan import Claim, Move, Permutation, Plan, claims
+from ropetool.families.plan import Claim, Move, Plan, claims, permutation_of
 from ropetool.families.reading import Evidence, Reading, read_model
-from ropetool.rope.pairing import Pairing, closed_blocks, index_map
+from ropetool.rope.pairing import Pairing
 
 MERGE = "merge it into its base and convert the merged model"
 PREFIX = "base_model.model."
@@ -181,13 +180,12 @@ def plan_adapter(adapter: Adapter, target: Pairing) -> Plan:
     """
     shards = adapter.checkpoint.shards
     parts = [_part(shard, tensor, adapter.method) for shard in shards for tensor in shard.tensors.values()]
-    moved = {claim.tensor.name: claim.moved for claim in _claims(parts, adapter) if claim.moved is not None}
+    found = {c.tensor.name: permutation_of(c, adapter.pairing, target) for c in _claims(parts, adapter)}
     moves = []
     for part in parts:
-        entry = moved.get(part.belongs_to)
-        if entry is None or not part.has_rows:
+        permutation = found.get(part.belongs_to)
+        if permutation is None or not part.has_rows:
             continue
-        permutation = _permutation(entry, adapter.reading, adapter.pairing, target)
         part.tensor.row_bytes(len(permutation.index))
         if permutation.blocks:
             moves.append(Move(part.shard, part.tensor, permutation))
@@ -201,16 +199,11 @@ def _claims(parts: list[_Part], adapter: Adapter) -> Iterator[Claim]:
     shard = Shard(adapter.checkpoint.shards[0].path, 0, tensors)
     stand_in = Checkpoint(adapter.base, dict(adapter.reading.config), (shard,), None, dict.fromkeys(tensors, shard))
     try:
-        yield from claims(stand_in, adapter.reading.family)
+        yield from claims(stand_in, adapter.reading)
     except UnclaimedTensorError as error:
         named = error.fields.get("tensor")
         own = next((part.tensor.name for part in parts if part.belongs_to == named), named)
         raise UnclaimedTensorError(f"{own}: {error.message}", **{**error.fields, "tensor": own}) from error
-
-
-def _permutation(moved: Moved, reading: Reading, source: Pairing, target: Pairing) -> Permutation:
-    index = index_map(reading.geometry.spans(moved.rows), source, target)
-    return Permutation(index, tuple(closed_blocks(index)))
 
 
 def written_config(adapter: Adapter, target: Pairing, version: str) -> dict[str, Any]:

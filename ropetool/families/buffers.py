@@ -12,7 +12,7 @@ import numpy as np
 
 from ropetool.checkpoint.folder import Checkpoint
 from ropetool.checkpoint.shards import Shard, Tensor
-from ropetool.families.reading import Reading, Warn, rotary_dim_of
+from ropetool.families.reading import Reading, Warn
 from ropetool.rope.frequencies import Floats
 
 # Relative distances: float32 keeps 1e-7, bfloat16 4e-3 and float16 5e-4 (but nothing of the slowest pairs).
@@ -54,7 +54,7 @@ def encode_floats(values: Floats, dtype: str) -> bytes | None:
 def stale_frequency_warnings(checkpoint: Checkpoint, reading: Reading) -> tuple[Warn, ...]:
     """Warnings for saved buffers that disagree with the config, each with the base that the buffer means."""
     rotation = reading.rotations[0]
-    rotary_dim = rotary_dim_of(reading, rotation)
+    rotary_dim = rotation.geometry.rotary_dim
     expected = rotation.scaling.inv_freq(rotary_dim)
     for shard, tensor in saved_frequencies(checkpoint):
         saved = read_floats(shard, tensor)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from ropetool.families.geometry import Each, GeometryKeys, Part, Rows
 from ropetool.rope.pairing import Pairing
@@ -26,13 +27,15 @@ class Moved:
     """A module of the attention whose rows move: a projection, or a norm between projection and rotation.
 
     ``feeds`` is ``q``, ``k``, ``qk`` for a projection, and empty for a norm. Every tensor in ``tensors`` that a
-    checkpoint has is permuted alike: a bias moves with the rows of its weight.
+    checkpoint has is permuted alike: a bias moves with the rows of its weight. ``loaded_as`` are the modules that the
+    class makes of it on loading, in the order of its rows, where they have other names there.
     """
 
     module: str
     rows: tuple[Rows, ...]
     feeds: str = ""
     tensors: tuple[str, ...] = ("weight", "bias")
+    loaded_as: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -52,15 +55,36 @@ class Nope:
 
 
 @dataclass(frozen=True)
-class LocalRope:
-    """A second rotation for the layers of one type, beside that of the full-attention layers; it is never scaled.
+class Kind:
+    """The layers of one type (in ``layer_types``), where a class has a rope block for each.
 
-    ``theta_key`` is the top-level key of its base in configs of the version-4 style.
+    ``default`` is the block that the class uses where config.json has none. ``theta_key`` is the top-level key of the
+    base in configs of the version-4 style, empty where the class reads none. ``instead`` maps keys of the geometry to
+    those that these layers take it from, where config.json has them; ``kv_factor`` is how many times the config's
+    key-value heads they have. The first kind of a row is the one that an extension scales.
     """
 
     layer_type: str
-    theta_key: str
-    theta_default: float
+    default: Mapping[str, Any]
+    theta_key: str = ""
+    instead: Mapping[str, str] = field(default_factory=dict)
+    kv_factor: int = 1
+
+
+@dataclass(frozen=True)
+class Site:
+    """One place in a layer where q meets k: the module's name, its tensors, and the keys of their geometry.
+
+    ``within`` is a module above it, where only attention below that one is meant. A site with a ``pairing`` of its own
+    (an indexer whose class rotates the other way) is left in it by a conversion.
+    """
+
+    module: str
+    moves: tuple[Moved, ...]
+    stays: tuple[str, ...]
+    keys: GeometryKeys
+    pairing: Pairing | None = None
+    within: str = ""
 
 
 @dataclass(frozen=True)
@@ -70,8 +94,11 @@ class Family:
     ``defaults`` are the values that the class itself uses where config.json lacks the key. ``pairing_key`` is a
     config key that the class obeys: true means interleaved. ``methods`` limits the scaling methods that the class
     can take, with ``methods_reason``. ``theta_keys`` are the top-level names of the base, the one to write first; none:
-    the class has it fixed. ``nope`` tells which layers the class does not rotate, ``local`` of a second rotation for
-    the layers of one type. ``twins`` are types whose class is the same but for the layout, tensor names included.
+    the class has it fixed. ``nope`` tells which layers the class does not rotate, ``kinds`` which types of layers have
+    a rope block of their own. ``others`` are attention modules beside the main one. ``may_lack`` names what a layer's
+    attention may do without: ``k`` where it takes another layer's, ``qk`` where it may be another kind of mixer.
+    ``refusal`` is the reason why the type cannot be converted, though it can be read. ``twins`` are types whose class
+    is the same but for the layout, tensor names included.
     """
 
     model_type: str
@@ -87,8 +114,16 @@ class Family:
     methods: frozenset[str] | None = None
     methods_reason: str = ""
     nope: Nope | None = None
-    local: LocalRope | None = None
+    kinds: tuple[Kind, ...] = ()
+    others: tuple[Site, ...] = ()
+    may_lack: str = ""
+    refusal: str = ""
     twins: tuple[str, ...] = ()
+
+    @property
+    def sites(self) -> tuple[Site, ...]:
+        """Every site, the main one first."""
+        return (Site(self.attention, self.moves, self.stays, self.keys), *self.others)
 
     @property
     def projections(self) -> tuple[str, ...]:

@@ -38,11 +38,12 @@ Rows = Part | Each
 
 @dataclass(frozen=True)
 class GeometryKeys:
-    """The config keys from which a class takes its geometry.
+    """The config keys from which a class takes its geometry; ``a.b`` is the key b of the object a.
 
     ``head_dim`` lists keys whose values are added up (MLA: the unrotated and the rotated part); ``rotary`` lists
     the top-level keys, shares or widths (``_dim``), that the class reads the rotary width from; none means the whole
-    head turns. A class that reads a share at the top level also reads ``partial_rotary_factor`` inside its rope block.
+    head turns. A class that reads a share at the top level also reads ``partial_rotary_factor`` inside its rope block;
+    with ``share_in_block`` it reads it only there.
     """
 
     heads: str = "num_attention_heads"
@@ -53,6 +54,7 @@ class GeometryKeys:
     latent: str | None = None
     length: str = "max_position_embeddings"
     rope_at_end: bool = False
+    share_in_block: bool = False
 
     @property
     def share(self) -> str | None:
@@ -109,7 +111,9 @@ class _Reader:
         self.used: dict[str, float] = {}
 
     def optional(self, key: str) -> int | None:
-        value = count(self.config, key)
+        outer, _, inner = key.rpartition(".")
+        section = self.config.get(outer) if outer else self.config
+        value = count(section, inner) if isinstance(section, Mapping) else None
         if value is None and key in self.defaults:
             self.used[key] = self.defaults[key]
             return int(self.defaults[key])
@@ -170,7 +174,7 @@ def _rotary_dim(reader: _Reader, block: RopeBlock, keys: GeometryKeys, head_dim:
         return head_dim
     found: dict[str, int] = {}
     inside = block.sources.get(SHARE, SHARE)
-    if keys.share and inside != SHARE:
+    if (keys.share or keys.share_in_block) and inside != SHARE:
         found[inside] = _as_width(SHARE, block.values[SHARE], head_dim)
     for key in keys.rotary:
         value = number(reader.config, key)
@@ -183,8 +187,9 @@ def _rotary_dim(reader: _Reader, block: RopeBlock, keys: GeometryKeys, head_dim:
             values=list(found.values()),
         )
     width = next(iter(found.values()), None)
-    if width is None and keys.rotary:
-        default_key = next((key for key in keys.rotary if key in reader.defaults), None)
+    if width is None:
+        readable = (SHARE,) if keys.share_in_block else keys.rotary
+        default_key = next((key for key in readable if key in reader.defaults), None)
         if default_key is not None:
             reader.used[default_key] = reader.defaults[default_key]
             width = _as_width(default_key, reader.defaults[default_key], head_dim)

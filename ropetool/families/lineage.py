@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from ropetool.checkpoint.config import earlier_extension
-from ropetool.families.reading import Reading, rotary_dim_of
+from ropetool.families.reading import Reading
 from ropetool.rope.frequencies import Default, LongRope, Yarn, ntk_theta
 
 # Methods whose block holds the trained length itself.
@@ -43,7 +43,7 @@ def _base_fault(a: Reading, b: Reading) -> str | None:
         return f"the base before any extension is {native_a:g} in the first and {native_b:g} in the second"
     if method_b == "ntk":
         factor = earlier_extension(b.config).get("factor", 1.0)
-        expected = ntk_theta(native_b, factor, rotary_dim_of(b, b.rotations[0]))
+        expected = ntk_theta(native_b, factor, b.rotations[0].geometry.rotary_dim)
         if not math.isclose(theta_b, expected, rel_tol=1e-6):
             return f"the base is {theta_b:g}, but NTK-aware by factor {factor:g} makes it {expected:g}"
     elif theta_b != native_b:

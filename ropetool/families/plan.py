@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 
 from ropetool.checkpoint.folder import Checkpoint
 from ropetool.checkpoint.shards import Shard, Tensor
 from ropetool.errors import CheckpointError, UnclaimedTensorError
-from ropetool.families.family import Family, Moved
+from ropetool.families.family import Family, Moved, Site
 from ropetool.families.geometry import Geometry
 from ropetool.families.reading import Reading
-from ropetool.rope.pairing import IndexMap, Pairing, closed_blocks, index_map
+from ropetool.rope.pairing import IndexMap, Pairing, Span, closed_blocks, index_map
 
 
 @dataclass(frozen=True)
@@ -39,12 +40,17 @@ class Move:
 
 @dataclass(frozen=True)
 class Claim:
-    """A tensor of an attention module, and the row entry that says how it moves; None: it stays."""
+    """A tensor of an attention module, and the row entry that says how it moves; None: it stays.
+
+    ``geometry`` is that of the site in this layer.
+    """
 
     layer: str
     shard: Shard
     tensor: Tensor
     moved: Moved | None
+    site: Site
+    geometry: Geometry
 
 
 @dataclass(frozen=True)
@@ -65,48 +71,54 @@ class Plan:
         return tuple(move for move in self.moves if move.shard is shard)
 
 
-def claims(checkpoint: Checkpoint, family: Family) -> Iterator[Claim]:
-    """Every attention tensor of the checkpoint (in every shard that holds it) with its row entry.
+def claims(checkpoint: Checkpoint, reading: Reading) -> Iterator[Claim]:
+    """Every attention tensor of the text decoder (in every shard that holds it) with its row entry.
 
     Raises `UnclaimedTensorError` for an attention tensor that the row does not name: skipping it would be a guess.
     """
-    moved_modules = {moved.module: moved for moved in family.moves}
-    separator = f".{family.attention}."
+    family = reading.family
+    by_depth = sorted(enumerate(family.sites), key=lambda entry: -len(entry[1].module))
     for shard in checkpoint.shards:
-        for tensor in shard.tensors.values():
-            layer, found, rest = tensor.name.rpartition(separator)
-            if not found:
-                continue
-            module, _, kind = rest.partition(".")
-            moved = moved_modules.get(module)
-            if moved is not None and kind in moved.tensors:
-                yield Claim(layer, shard, tensor, moved)
-            elif moved is None and module in family.stays:
-                yield Claim(layer, shard, tensor, None)
-            else:
-                raise UnclaimedTensorError(
-                    f"{tensor.name} is an attention tensor that the row of {family.model_type} does not name, so "
-                    f"whether it must move is not known; nothing was written",
-                    tensor=tensor.name,
-                    model_type=family.model_type,
-                )
+        for tensor in filter(lambda t: reading.decoder.owns(t.name), shard.tensors.values()):
+            for number, site in by_depth:
+                layer, found, rest = f".{tensor.name}".rpartition(f".{site.module}.")
+                if found and (not site.within or site.within in layer.split(".")):
+                    geometry = reading.others[number - 1] if number else reading.geometry_of_layer(layer)
+                    yield Claim(layer[1:], shard, tensor, _entry(family, site, tensor, rest), site, geometry)
+                    break
 
 
-def _check_complete(checkpoint: Checkpoint, family: Family, feeds: Mapping[str, set[str]]) -> None:
+def _entry(family: Family, site: Site, tensor: Tensor, rest: str) -> Moved | None:
+    """The row entry of a site's tensor, by its name within the site."""
+    module, _, kind = rest.rpartition(".")
+    moved = next((moved for moved in site.moves if moved.module == module), None)
+    if moved is not None and kind in moved.tensors:
+        return moved
+    if moved is None and any(f"{rest}.".startswith(f"{name}.") for name in site.stays):
+        return None
+    raise UnclaimedTensorError(
+        f"{tensor.name} is an attention tensor that the row of {family.model_type} does not name, so "
+        f"whether it must move is not known; nothing was written",
+        tensor=tensor.name,
+        model_type=family.model_type,
+    )
+
+
+def _check_complete(checkpoint: Checkpoint, family: Family, feeds: Mapping[tuple[str, Site], set[str]]) -> None:
     """Every layer must bring both q and k: moving one without the other would be silent nonsense."""
-    if not feeds:
+    if not any(feeds.values()):
         names = ", ".join(family.projections)
         raise CheckpointError(
             f"no attention tensor was found in {checkpoint.directory}: {family.model_type} keeps them as "
             f"<layer>.{family.attention}.<{names}>.weight",
             path=str(checkpoint.directory),
         )
-    for layer, fed in feeds.items():
+    for (layer, site), fed in feeds.items():
         missing = {"q", "k"} - fed
-        if missing:
+        if missing and not missing <= set(family.may_lack):
             raise CheckpointError(
-                f"{layer}.{family.attention} has no weight that gives {' or '.join(sorted(missing))}; "
-                f"expected one of {', '.join(family.projections)}",
+                f"{layer}.{site.module} has no weight that gives {' or '.join(sorted(missing))}; "
+                f"expected one of {', '.join(moved.module for moved in site.moves if moved.feeds)}",
                 layer=layer,
             )
 
@@ -117,27 +129,30 @@ def plan_conversion(checkpoint: Checkpoint, reading: Reading, source: Pairing, t
     Raises `ShapeError` for a tensor that does not fit the geometry, `UnclaimedTensorError` and `CheckpointError`
     for attention tensors that the row does not explain.
     """
-    permutations = _permutations(reading.family, reading.geometry, source, target)
-    feeds: dict[str, set[str]] = defaultdict(set)
+    feeds: dict[tuple[str, Site], set[str]] = defaultdict(set)
     moves = []
-    for claim in claims(checkpoint, reading.family):
-        fed = feeds[claim.layer]  # every layer that has attention tensors, so that one without q or k is found
+    for claim in claims(checkpoint, reading):
+        fed = feeds[claim.layer, claim.site]  # every attention, so that one without q or k is found
         if claim.moved is None:
             continue
-        permutation = permutations[claim.moved]
+        permutation = _permutation(claim.geometry.spans(claim.moved.rows), source, target)
         claim.tensor.row_bytes(len(permutation.index))
         if claim.tensor.name.endswith(".weight"):
             fed.update(claim.moved.feeds)
-        if permutation.blocks:
+        if permutation.blocks and claim.site.pairing is None:
             moves.append(Move(claim.shard, claim.tensor, permutation))
     _check_complete(checkpoint, reading.family, feeds)
     return Plan(source, target, tuple(moves))
 
 
-def _permutations(family: Family, geometry: Geometry, source: Pairing, target: Pairing) -> dict[Moved, Permutation]:
-    permutations = {}
-    for moved in family.moves:
-        spans = geometry.spans(moved.rows)
-        index = index_map(spans, source, target)
-        permutations[moved] = Permutation(index, tuple(closed_blocks(index)))
-    return permutations
+def permutation_of(claim: Claim, source: Pairing, target: Pairing) -> Permutation | None:
+    """The permutation of the rows of a claimed tensor; None where it stays."""
+    if claim.moved is None or claim.site.pairing is not None:
+        return None
+    return _permutation(claim.geometry.spans(claim.moved.rows), source, target)
+
+
+@cache
+def _permutation(spans: tuple[Span, ...], source: Pairing, target: Pairing) -> Permutation:
+    index = index_map(spans, source, target)
+    return Permutation(index, tuple(closed_blocks(index)))

@@ -6,19 +6,17 @@ Every verb starts here, so that all of them mean the same thing by the same chec
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-from ropetool.checkpoint.config import ALL_LAYERS, BLOCKS, RopeBlock, count, marker, number, rope_blocks, text_config
-from ropetool.errors import ConfigError, NoRotaryError, UnknownFamilyError
-from ropetool.families.family import Family, Nope
+from ropetool.checkpoint.config import BLOCKS, RopeBlock, count, marker
+from ropetool.errors import ConfigError
+from ropetool.families.decoder import Decoder, decoder_of
+from ropetool.families.family import Family, Kind, Nope
 from ropetool.families.geometry import CLASS_DEFAULT, Geometry, read_geometry
-from ropetool.families.schemes import scheme_of
-from ropetool.families.table import TABLE
+from ropetool.families.kinds import blocks_of, geometry_of_kind, layer_geometries
 from ropetool.rope.frequencies import SPELLINGS, Proportional, Scaling, scaling_from_block
 from ropetool.rope.pairing import Pairing
-
-FULL_ATTENTION = "full_attention"
 
 
 @dataclass(frozen=True)
@@ -47,6 +45,7 @@ class Rotation:
     scaling: Scaling
     theta_source: str
     original_length: int | None
+    geometry: Geometry
 
 
 @dataclass(frozen=True)
@@ -54,13 +53,18 @@ class Reading:
     """A config, understood. ``pairing`` is the layout that the weights are in, by the strongest declared witness.
 
     ``class_pairing`` is what the stock model class would rotate, given this config. They differ in a checkpoint
-    that was converted away from its class.
+    that was converted away from its class. ``config`` is the text decoder's part, ``model_type`` the whole's;
+    ``geometry`` is that of the first rotation, ``layers`` those of every layer where they differ, ``others`` those of
+    the row's other sites.
     """
 
     model_type: str
     family: Family
     config: Mapping[str, Any]
+    decoder: Decoder
     geometry: Geometry
+    layers: tuple[Geometry, ...]
+    others: tuple[Geometry, ...]
     rotations: tuple[Rotation, ...]
     length: int | None
     class_pairing: Pairing
@@ -69,95 +73,49 @@ class Reading:
     evidence: tuple[Evidence, ...]
     warnings: tuple[Warn, ...]
 
-
-def family_of(config: Mapping[str, Any]) -> Family:
-    """The row for a config's ``model_type``; raises `NoRotaryError` or `UnknownFamilyError` with a sentence."""
-    model_type = config.get("model_type")
-    if not isinstance(model_type, str) or not model_type:
-        raise ConfigError("config.json has no model_type, so nothing tells how its class rotates", key="model_type")
-    if model_type in TABLE:
-        return TABLE[model_type]
-    scheme = scheme_of(model_type)
-    if scheme is not None:
-        raise NoRotaryError(
-            f"{model_type} has no rotary position embedding ({scheme.sentence}), so there is no layout to convert "
-            f"and no rotation to extend",
-            model_type=model_type,
-            scheme=scheme.name,
-        )
-    raise UnknownFamilyError(
-        f"the model type {model_type} is not in the family table, so its row order is not known; "
-        f"`ropetool families` lists the {len(TABLE)} types that are",
-        model_type=model_type,
-    )
+    def geometry_of_layer(self, layer: str) -> Geometry:
+        """The geometry of the main attention of the layer at ``layer`` (``model.layers.3``)."""
+        if not self.layers:
+            return self.geometry
+        index = layer.rpartition(".")[2]
+        if not index.isdigit() or int(index) >= len(self.layers):
+            raise ConfigError(
+                f"the layers of {self.model_type} differ in their heads, and config.json does not tell those of "
+                f"{layer}: layer_types has {len(self.layers)} entries",
+                key="layer_types",
+            )
+        return self.layers[int(index)]
 
 
 def read_model(config: Mapping[str, Any]) -> Reading:
     """Understand a config; raises `ConfigError`, `NoRotaryError` or `UnknownFamilyError` for what cannot be."""
-    model_type = config.get("model_type")
-    family = family_of(config)
-    text = text_config(config)
-    blocks = _blocks(text, family)
+    decoder = decoder_of(config)
+    family, text = decoder.family, decoder.text
+    blocks = blocks_of(text, family)
     _check_named_scaling(text, family)
-    geometry = read_geometry(text, blocks[0], family.keys, family.defaults)
     length = count(text, family.keys.length)
     warnings: list[Warn] = []
     if length is None and family.keys.length in family.defaults:
         length = int(family.defaults[family.keys.length])
         warnings.append(_default_warning(family.keys.length, length))
-    rotations = tuple(_rotation(block, family, length, text, warnings) for block in blocks)
+    kinds = family.kinds or (None,)
+    rotations = tuple(
+        _rotation(block, family, kind, length, text, warnings) for block, kind in zip(blocks, kinds, strict=True)
+    )
+    geometry = rotations[0].geometry
     warnings += [_default_warning(key, value) for key, value in geometry.class_defaults.items()]
+    others = tuple(read_geometry(text, blocks[0], site.keys, family.defaults) for site in family.others)
     for rotation in rotations:  # a factor list of the wrong length shows here
-        whole = isinstance(rotation.scaling, Proportional)
-        rotation.scaling.inv_freq(geometry.head_dim if whole else geometry.rotary_dim)
+        rotation.scaling.inv_freq(rotation.geometry.rotary_dim)
     if config.get("auto_map"):
         said = "config.json names code of its own (auto_map): what is said here is of the stock class of the same type"
         warnings.append(Warn("custom-code", said))
     evidence, class_pairing = _declared(config, text, family)
     return Reading(
-        str(model_type), family, text, geometry, rotations, length, class_pairing,
-        Pairing(evidence[0].says), nope_layers(text, family.nope), evidence, tuple(warnings),
+        str(config["model_type"]), family, text, decoder, geometry, layer_geometries(text, family, blocks), others,
+        rotations, length, class_pairing, Pairing(evidence[0].says), nope_layers(text, family.nope), evidence,
+        tuple(warnings),
     )  # fmt: skip
-
-
-def _blocks(config: Mapping[str, Any], family: Family) -> tuple[RopeBlock, ...]:
-    """One block per rotation that the class has, the full-attention layers' first."""
-    blocks = rope_blocks(config, family.theta_keys)
-    flat = blocks[0].layers == ALL_LAYERS
-    if family.local is None:
-        if not flat:
-            raise ConfigError(
-                f"{BLOCKS[0]} has a block for each kind of layer, but the class of {family.model_type} reads one flat "
-                f"block; write that",
-                key=BLOCKS[0],
-            )
-        return blocks
-    local = family.local
-    if not flat:
-        by_layers = {block.layers: block for block in blocks}
-        kinds = ((FULL_ATTENTION, family.theta_keys[0]), (local.layer_type, local.theta_key))
-        return tuple(_with_top_level_theta(by_layers.get(kind), kind, config, key) for kind, key in kinds)
-    if config.get(BLOCKS[0]):
-        raise ConfigError(
-            f"{BLOCKS[0]} is flat, but the class of {family.model_type} reads a block for each kind of layer "
-            f"({FULL_ATTENTION} and {local.layer_type}) and would ignore it without a word; nest it",
-            key=BLOCKS[0],
-        )
-    theta = number(config, local.theta_key)
-    values = {} if theta is None else {"rope_theta": theta}
-    return (
-        replace(blocks[0], layers=FULL_ATTENTION),
-        RopeBlock(local.layer_type, values, dict.fromkeys(values, local.theta_key)),
-    )
-
-
-def _with_top_level_theta(block: RopeBlock | None, layers: str, config: Mapping[str, Any], key: str) -> RopeBlock:
-    """A nested block; one without a base of its own takes it from the top level, as the class does."""
-    block = block or RopeBlock(layers, {}, {})
-    theta = number(config, key)
-    if theta is None or "rope_theta" in block.values:
-        return block
-    return RopeBlock(layers, {**block.values, "rope_theta": theta}, {**block.sources, "rope_theta": key})
 
 
 def _check_named_scaling(config: Mapping[str, Any], family: Family) -> None:
@@ -191,44 +149,56 @@ def _default_warning(key: str, value: float) -> Warn:
 
 
 def _rotation(
-    block: RopeBlock, family: Family, length: int | None, config: Mapping[str, Any], warnings: list[Warn]
+    block: RopeBlock,
+    family: Family,
+    kind: Kind | None,
+    length: int | None,
+    config: Mapping[str, Any],
+    warnings: list[Warn],
 ) -> Rotation:
-    theta = block.values.get("rope_theta")
-    source = block.sources.get("rope_theta", CLASS_DEFAULT)
+    keys = family.keys
+    geometry = geometry_of_kind(config, family, block, kind)
     if block.rope_type in SPELLINGS:
         said = (
             f"rope type {block.rope_type} is an older name of {SPELLINGS[block.rope_type]}, which transformers 5 lost"
         )
         warnings.append(Warn("old-rope-type", said))
-    if "rope_theta" not in family.theta_keys and config.get("rope_theta") is not None:
+    theta, source = _theta(block, family, kind, config, warnings)
+    scaling = scaling_from_block(block.values, theta, length)
+    share = block.values.get("partial_rotary_factor")
+    ignored = not keys.share and not keys.share_in_block and not isinstance(scaling, Proportional)
+    if share not in (None, 1) and ignored:
+        said = f"partial_rotary_factor is {share:g}, but the class of {family.model_type} rotates the whole head"
+        warnings.append(Warn("share-ignored", said))
+    original = getattr(scaling, "original_length", length)
+    return Rotation(block.layers, block, scaling, source, original, geometry)
+
+
+def _theta(
+    block: RopeBlock, family: Family, kind: Kind | None, config: Mapping[str, Any], warnings: list[Warn]
+) -> tuple[float, str]:
+    """The base, and where it was read; warns where the class takes its own."""
+    theta = block.values.get("rope_theta")
+    source = block.sources.get("rope_theta", CLASS_DEFAULT)
+    theta_keys = family.theta_keys if kind is None else (kind.theta_key, *family.theta_keys)
+    if "rope_theta" not in theta_keys and config.get("rope_theta") is not None:
         said = f"rope_theta is {config['rope_theta']!r}, but the class of {family.model_type} does not read it there"
         warnings.append(Warn("theta-ignored", said))
-    if not family.theta_keys and theta is not None:
+    if not family.theta_keys and not family.kinds and theta is not None:
         warnings.append(
             Warn("theta-ignored", f"{source} is {theta:g}, but the class of {family.model_type} does not read it")
         )
         theta, source = None, CLASS_DEFAULT
-    if theta is None:
-        local = family.local if family.local and family.local.layer_type == block.layers else None
-        theta = local.theta_default if local else family.theta_default
-        null = [key for key in family.theta_keys if key in config and config[key] is None]
-        null += [f"{where}.rope_theta" for where in BLOCKS if (config.get(where) or {}).get("rope_theta", 0) is None]
-        said = f"{null[0]} is null in config.json" if null else f"config.json has no {' or '.join(family.theta_keys)}"
-        if family.theta_keys:
-            warnings.append(Warn("theta-default", f"{said}; the class default {theta:g} is used"))
-    scaling = scaling_from_block(block.values, float(theta), length)
-    share = block.values.get("partial_rotary_factor")
-    if share not in (None, 1) and not family.keys.share and not isinstance(scaling, Proportional):
-        said = f"partial_rotary_factor is {share:g}, but the class of {family.model_type} rotates the whole head"
-        warnings.append(Warn("share-ignored", said))
-    original = getattr(scaling, "original_length", length)
-    return Rotation(block.layers, block, scaling, source, original)
-
-
-def rotary_dim_of(reading: Reading, rotation: Rotation) -> int:
-    """Rows of a head that turn in the layers of ``rotation``."""
-    whole_head = isinstance(rotation.scaling, Proportional)
-    return reading.geometry.head_dim if whole_head else reading.geometry.rotary_dim
+    if theta is not None:
+        return float(theta), source
+    theta = kind.default.get("rope_theta", family.theta_default) if kind else family.theta_default
+    null = [key for key in family.theta_keys if key in config and config[key] is None]
+    null += [f"{where}.rope_theta" for where in BLOCKS if (config.get(where) or {}).get("rope_theta", 0) is None]
+    read = " or ".join(filter(None, dict.fromkeys(theta_keys))) or f"rope_theta for {block.layers} layers"
+    said = f"{null[0]} is null in config.json" if null else f"config.json has no {read}"
+    if family.theta_keys or family.kinds:
+        warnings.append(Warn("theta-default", f"{said}; the class default {theta:g} is used"))
+    return float(theta), source
 
 
 def _declared(

@@ -20,7 +20,7 @@ from ropetool.families.family import (
     ROTARY,
     Family,
     K,
-    LocalRope,
+    Kind,
     Moved,
     Nope,
     Q,
@@ -165,14 +165,20 @@ def _half() -> Iterator[Family]:
     yield from _group("minicpm3", HALF, MLA, MLA_STAYS, ROTATE_HALF, keys=MLA_KEYS)
 
 
+def _kinds(model_type: str, thetas: Mapping[str, str]) -> tuple[Kind, ...]:
+    """The kinds of layers of a type, the scaled one first, with the class's own blocks and top-level theta keys."""
+    blocks = CLASSES[model_type]["blocks"]
+    return tuple(Kind(layer_type, blocks[layer_type], key) for layer_type, key in thetas.items())
+
+
 def _two_rotations() -> Iterator[Family]:
     yield from _group(
         "gemma3_text", HALF, SEPARATE + HEAD_NORMS, V_O, f"{ROTATE_HALF}, another base in sliding layers",
-        local=LocalRope("sliding_attention", "rope_local_base_freq", 10000.0), defaults={"rope_theta": 1000000.0},
+        kinds=_kinds("gemma3_text", {"full_attention": "rope_theta", "sliding_attention": "rope_local_base_freq"}),
     )  # fmt: skip
     yield from _group(
         "olmo3", HALF, SEPARATE + FULL_NORMS, V_O, f"{ROTATE_HALF}; only full-attention layers are scaled",
-        local=LocalRope("sliding_attention", "rope_theta", 500000.0), defaults={"rope_theta": 500000.0},
+        kinds=_kinds("olmo3", {"full_attention": "rope_theta", "sliding_attention": "rope_theta"}),
     )  # fmt: skip
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from ropetool.errors import ConfigConflictError, ConfigError, NoRotaryError, UnknownFamilyError
+from ropetool.families.decoder import family_of
 from ropetool.families.family import Family
-from ropetool.families.reading import family_of, read_model
+from ropetool.families.reading import read_model
 from ropetool.families.schemes import scheme_of
 from ropetool.families.table import TABLE
 from ropetool.rope.pairing import Head, Keep, rows_of

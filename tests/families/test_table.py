@@ -31,7 +31,7 @@ HEADS, HEAD_DIM = 160, 80
 
 
 # Rows whose bare config (sizes alone) can be read: not those whose own block scales, which is an error.
-BARE = {t: row for t, row in TABLE.items() if "scaled_rope" not in row.defaults and row.local is None}
+BARE = {t: row for t, row in TABLE.items() if "scaled_rope" not in row.defaults and not row.kinds}
 
 
 def test_every_tiny_config_has_a_row() -> None:
@@ -196,9 +196,8 @@ def attention_tensors(model: Any) -> set[str]:
 
 @pytest.mark.parametrize("name", TINY)
 def test_every_attention_tensor_is_claimed_and_no_other(name: str, checkpoint) -> None:
-    row = TABLE[TINY[name].model_type]
     opened = open_checkpoint(checkpoint(name))
-    claimed = {claim.tensor.name: claim for claim in claims(opened, row)}
+    claimed = {claim.tensor.name: claim for claim in claims(opened, read_model(opened.config))}
     assert set(claimed) == attention_tensors(tiny.model_of(name))
     moved = {n.split(".")[-2] for n, claim in claimed.items() if claim.moved}
     stays = {n.split(".")[-2] for n, claim in claimed.items() if not claim.moved}
@@ -209,7 +208,7 @@ def test_every_attention_tensor_is_claimed_and_no_other(name: str, checkpoint) -
 @pytest.mark.parametrize("name", [name for name, entry in TINY.items() if entry.norms])
 def test_norms_between_projection_and_rotation_move(name: str, checkpoint) -> None:
     opened = open_checkpoint(checkpoint(name))
-    moved = {c.tensor.name for c in claims(opened, TABLE[TINY[name].model_type]) if c.moved}
+    moved = {c.tensor.name for c in claims(opened, read_model(opened.config)) if c.moved}
     assert {n for n in opened.tensors if "q_norm" in n or "k_norm" in n} <= moved
 
 

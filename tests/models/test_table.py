@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from ropetool import convert, verify
-from ropetool.families.reading import read_model, rotary_dim_of
+from ropetool.families.reading import read_model
 from ropetool.families.table import TABLE
 from ropetool.models import probe, tiny
 from ropetool.rope.pairing import Keep, Pairing, index_map
@@ -57,7 +57,7 @@ def test_the_rows_of_every_projection(read):
 
 def test_the_frequencies(read):
     reading, _, rotated = read
-    planned = {r.layers: r.scaling.inv_freq(rotary_dim_of(reading, r)) for r in reading.rotations}
+    planned = {r.layers: r.scaling.inv_freq(r.geometry.rotary_dim) for r in reading.rotations}
     for attention in rotated:
         expected = planned["all"] if "all" in planned else planned[attention.kind]
         assert np.allclose(attention.inv_freq, expected, rtol=1e-4, atol=1e-6)

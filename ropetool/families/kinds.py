@@ -1,0 +1,107 @@
+"""What differs between the layers of a model: the rope block of each kind, and heads of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from ropetool.checkpoint.config import ALL_LAYERS, BLOCKS, RopeBlock, count, number, rope_blocks
+from ropetool.errors import ConfigError
+from ropetool.families.family import Family, Kind
+from ropetool.families.geometry import CLASS_DEFAULT, Geometry, read_geometry
+
+# Where transformers writes the values of single layers: a list of one value per layer, or an object by layer number.
+PER_LAYER_LISTS = {"num_attention_heads_per_layer": "num_attention_heads"}
+PER_LAYER = "per_layer_config"
+
+
+def blocks_of(config: Mapping[str, Any], family: Family) -> tuple[RopeBlock, ...]:
+    """One block per rotation that the class has: one for all layers, or one per kind in the order of the row.
+
+    Raises `ConfigError` for a block in a form that the class would not read.
+    """
+    blocks = rope_blocks(config, family.theta_keys)
+    flat = blocks[0].layers == ALL_LAYERS
+    if not family.kinds:
+        if not flat:
+            raise ConfigError(
+                f"{BLOCKS[0]} has a block for each kind of layer, but the class of {family.model_type} reads one flat "
+                f"block; write that",
+                key=BLOCKS[0],
+            )
+        return blocks
+    if not flat:
+        by_layers = {block.layers: block for block in blocks}
+        return tuple(_nested(by_layers.get(kind.layer_type), kind, config) for kind in family.kinds)
+    if config.get(BLOCKS[0]):
+        kinds = " and ".join(kind.layer_type for kind in family.kinds)
+        raise ConfigError(
+            f"{BLOCKS[0]} is flat, but the class of {family.model_type} reads a block for each kind of layer "
+            f"({kinds}) and would ignore it without a word; nest it",
+            key=BLOCKS[0],
+        )
+    first, *rest = family.kinds
+    scaled = replace(blocks[0], layers=first.layer_type)
+    return (_with_default(scaled, first), *(_nested(None, kind, config) for kind in rest))
+
+
+def _nested(block: RopeBlock | None, kind: Kind, config: Mapping[str, Any]) -> RopeBlock:
+    """The block of one kind; one without a base of its own takes it from the top level, as the class does."""
+    found = block or RopeBlock(kind.layer_type, {}, {})
+    theta = number(config, kind.theta_key) if kind.theta_key else None
+    if theta is not None and "rope_theta" not in found.values:
+        found = RopeBlock(
+            found.layers, {**found.values, "rope_theta": theta}, {**found.sources, "rope_theta": kind.theta_key}
+        )
+    return found if block else _with_default(found, kind)
+
+
+def _with_default(block: RopeBlock, kind: Kind) -> RopeBlock:
+    """The class's own block under what config.json has, which names a rope type of its own or leaves the class's."""
+    if "rope_type" in block.values:
+        return block
+    missing = {key: value for key, value in kind.default.items() if key not in (*block.values, "rope_theta")}
+    return RopeBlock(
+        block.layers, {**missing, **block.values}, {**dict.fromkeys(missing, CLASS_DEFAULT), **block.sources}
+    )
+
+
+def geometry_of_kind(config: Mapping[str, Any], family: Family, block: RopeBlock, kind: Kind | None) -> Geometry:
+    """The geometry of the first layer of a kind, or of all layers where they are alike."""
+    types = config.get("layer_types")
+    first = types.index(kind.layer_type) if kind and isinstance(types, list) and kind.layer_type in types else 0
+    return _geometry(config, family, block, kind, first)
+
+
+def layer_geometries(config: Mapping[str, Any], family: Family, blocks: tuple[RopeBlock, ...]) -> tuple[Geometry, ...]:
+    """The geometry of every layer, in order; empty where all layers are alike."""
+    own_heads = any(kind.instead or kind.kv_factor > 1 for kind in family.kinds)
+    if not own_heads and len(family.kinds) < 2 and not any(config.get(key) for key in (PER_LAYER, *PER_LAYER_LISTS)):
+        return ()
+    types = config.get("layer_types") or [ALL_LAYERS] * (count(config, "num_hidden_layers") or 0)
+    if not isinstance(types, list):
+        raise ConfigError(f"layer_types is {types!r}; it must be a list", key="layer_types")
+    by_layers = {block.layers: block for block in blocks}
+    kinds = {kind.layer_type: kind for kind in family.kinds}
+    return tuple(
+        _geometry(config, family, by_layers.get(layers, blocks[0]), kinds.get(layers), index)
+        for index, layers in enumerate(types)
+    )
+
+
+def _geometry(config: Mapping[str, Any], family: Family, block: RopeBlock, kind: Kind | None, index: int) -> Geometry:
+    geometry = read_geometry(_as_seen_by(config, kind, index), block, family.keys, family.defaults)
+    return replace(geometry, kv_heads=geometry.kv_heads * kind.kv_factor) if kind else geometry
+
+
+def _as_seen_by(config: Mapping[str, Any], kind: Kind | None, index: int) -> Mapping[str, Any]:
+    """The config as the layer ``index`` reads it."""
+    instead = {key: config[other] for key, other in kind.instead.items() if config.get(other)} if kind else {}
+    listed = {
+        key: config[name][index]
+        for name, key in PER_LAYER_LISTS.items()
+        if isinstance(config.get(name), list) and index < len(config[name])
+    }
+    own = (config.get(PER_LAYER) or {}).get(str(index)) or {}
+    return {**config, **instead, **listed, **own}
