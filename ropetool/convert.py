@@ -128,6 +128,13 @@ def _plan_adapter(
 ) -> Conversion:
     adapter = read_adapter(pickled.checkpoint if pickled else open_adapter(source), base, declared)
     _check_convertible(adapter.reading)
+    if adapter.uncertain:
+        raise UsageError(
+            f"{adapter.base} was converted to {adapter.pairing.value} by ropetool, and the adapter does not say if "
+            f"it was trained before or after; give the layout of the adapter by --from",
+            base=str(adapter.base),
+            pairing=adapter.pairing.value,
+        )
     if adapter.pairing is to:
         raise _already(source, to, adapter.evidence[0].detail)
     steps, files = plan_adapter(adapter, to), adapter_side_files(adapter.checkpoint)

@@ -48,13 +48,15 @@ def convert(
         return
     with sink.bytes_progress("copying", conversion.total_bytes) as progress:
         result = verb.apply(conversion, progress, sync=sync)
-    if verify:
-        _prove(sink, result, src, dst)
-    sink.result("converted", result, verified=verify)
+    ran = verify and _prove(sink, result, src, dst)
+    sink.result("converted", result, verified=ran)
 
 
-def _prove(sink: Sink, result: Converted, src: Source, dst: Destination) -> None:
-    """Verify what was just written; a result that fails is removed, and the verdict printed instead."""
+def _prove(sink: Sink, result: Converted, src: Source, dst: Destination) -> bool:
+    """Verify what was just written; a result that fails is removed, and the verdict printed instead.
+
+    Returns whether it ran: an adapter is held against its source as a file.
+    """
     from ropetool.verify import verify
 
     try:
@@ -67,3 +69,6 @@ def _prove(sink: Sink, result: Converted, src: Source, dst: Destination) -> None
         sink.talk(f"{result.output} did not pass and was removed")
         sink.result("verification", verdict)
         raise typer.Exit(1)
+    if not verdict.tokens:
+        sink.talk(f"verified as files; to run it: ropetool verify {src} {dst} --base BASE --base CONVERTED_BASE")
+    return verdict.tokens > 0

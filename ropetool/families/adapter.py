@@ -8,6 +8,7 @@ refused: merge it into its base, and convert the merged model.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,8 +18,8 @@ from ropetool.checkpoint.adapter import BASE_KEY, base_of
 from ropetool.checkpoint.config import MARKER, marker, with_marker
 from ropetool.checkpoint.folder import ADAPTER_CONFIG, Checkpoint, read_config
 from ropetool.checkpoint.shards import Shard, Tensor
-from ropetool.errors import ConfigError, UnclaimedTensorError, UnsupportedError, UsageError
-from ropetool.families.plan import Claim, Move, Plan, claims, permutation_of
+from ropetool.errors import ConfigError, UnclaimedTensorError, UnsupportedError
+from ropetool.families.plan import Claim, Move, Permutation, Plan, claims, permutation_of
 from ropetool.families.reading import Evidence, Reading, read_model
 from ropetool.rope.pairing import Pairing
 
@@ -72,7 +73,11 @@ LAYOUT_FREE = ("PROMPT_TUNING", "MULTITASK_PROMPT_TUNING", "P_TUNING", "CPT", "T
 
 @dataclass(frozen=True)
 class Adapter:
-    """An opened adapter, and its base as a config that is understood. ``pairing`` is the layout of the adapter."""
+    """An opened adapter, and its base as a config that is understood. ``pairing`` is the layout of the adapter.
+
+    ``uncertain``: that comes from a base that was converted, and that a person named, not the adapter; it may have
+    been trained before.
+    """
 
     checkpoint: Checkpoint
     base: Path
@@ -81,6 +86,7 @@ class Adapter:
     pairing: Pairing
     evidence: tuple[Evidence, ...]
     method: Method
+    uncertain: bool
 
 
 def read_adapter(checkpoint: Checkpoint, given_base: Path | None = None, declared: Pairing | None = None) -> Adapter:
@@ -94,19 +100,12 @@ def read_adapter(checkpoint: Checkpoint, given_base: Path | None = None, declare
     reading = read_model(read_config(base))
     own = _own_witness(checkpoint.config, declared)
     by_hand = given_base is not None and reading.evidence[0].source == "marker"
-    if by_hand and own is None:
-        raise UsageError(
-            f"{base} was converted to {reading.pairing.value} by ropetool, and the adapter does not say whether it was "
-            f"trained before or after; give the layout of the adapter by --from",
-            base=str(base),
-            pairing=reading.pairing.value,
-        )
     of_base = tuple(replace(e, detail=f"{e.detail} (its base, {base})") for e in reading.evidence)
     evidence = (own, *of_base) if own else of_base
     own_name = checkpoint.config.get(BASE_KEY) or marker(checkpoint.config).get("base")
     renamed = own_name is None or by_hand
     name = str(base) if renamed else str(own_name)
-    return Adapter(checkpoint, base, name, reading, Pairing(evidence[0].says), evidence, method)
+    return Adapter(checkpoint, base, name, reading, Pairing(evidence[0].says), evidence, method, by_hand and not own)
 
 
 def _method(config: Mapping[str, Any]) -> Method:
@@ -181,6 +180,7 @@ def plan_adapter(adapter: Adapter, target: Pairing) -> Plan:
     shards = adapter.checkpoint.shards
     parts = [_part(shard, tensor, adapter.method) for shard in shards for tensor in shard.tensors.values()]
     found = {c.tensor.name: permutation_of(c, adapter.pairing, target) for c in _claims(parts, adapter)}
+    _check_names(parts, found)
     moves = []
     for part in parts:
         permutation = found.get(part.belongs_to)
@@ -190,6 +190,17 @@ def plan_adapter(adapter: Adapter, target: Pairing) -> Plan:
         if permutation.blocks:
             moves.append(Move(part.shard, part.tensor, permutation))
     return Plan(adapter.pairing, target, tuple(moves))
+
+
+def _check_names(parts: Sequence[_Part], found: Mapping[str, Permutation | None]) -> None:
+    """An adapter with attention modules under none of the base's names would be copied as if nothing moved."""
+    unknown = next((part for part in parts if re.search(r"attn|attention", part.belongs_to)), None)
+    if unknown is not None and not found:
+        raise UnclaimedTensorError(
+            f"{unknown.tensor.name} seems to be of an attention module, and the row of the base names none so; "
+            f"whether it must move is not known; {MERGE}",
+            tensor=unknown.tensor.name,
+        )
 
 
 def _claims(parts: list[_Part], adapter: Adapter) -> Iterator[Claim]:

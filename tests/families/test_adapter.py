@@ -375,6 +375,12 @@ def test_an_attention_tensor_that_nothing_explains_is_named(module: str, adapter
     assert raised.value.fields["tensor"] == name
 
 
+def test_attention_under_other_names_than_the_bases_is_not_taken_for_nothing(adapter: Path, tmp_path: Path) -> None:
+    rewritten(adapter, lambda tensors: {name.replace("self_attn", "attention"): t for name, t in tensors.items()})
+    with pytest.raises(UnclaimedTensorError, match="seems to be of an attention module"):
+        convert.plan(adapter, tmp_path / "x", INTERLEAVED)
+
+
 def test_names_with_the_adapters_name_in_them_are_read_alike(adapter: Path, built, tmp_path: Path) -> None:
     rewritten(adapter, lambda tensors: {n.replace(".weight", ".default.weight"): t for n, t in tensors.items()})
     named = load_file(to(INTERLEAVED, adapter, tmp_path / "x") / WEIGHTS)
