@@ -76,7 +76,7 @@ def read_config(path: Path) -> dict[str, Any]:
     if not file.is_file():
         adapter = (directory / ADAPTER_CONFIG).is_file()
         hint = (
-            "it is an adapter; give its base model instead"
+            "it is an adapter; give its base model instead (convert, inspect and verify take an adapter's directory)"
             if adapter
             else "a checkpoint is a directory with config.json and .safetensors files"
         )

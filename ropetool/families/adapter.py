@@ -180,7 +180,7 @@ def plan_adapter(adapter: Adapter, target: Pairing) -> Plan:
     shards = adapter.checkpoint.shards
     parts = [_part(shard, tensor, adapter.method) for shard in shards for tensor in shard.tensors.values()]
     found = {c.tensor.name: permutation_of(c, adapter.pairing, target) for c in _claims(parts, adapter)}
-    _check_names(parts, found)
+    _check_names([part for part in parts if adapter.reading.decoder.owns(part.belongs_to)], found)
     moves = []
     for part in parts:
         permutation = found.get(part.belongs_to)

@@ -48,6 +48,9 @@ CASES: dict[str, tuple[str, Callable[[], Any], tuple[str, ...]]] = {
         ),
         ("lora_B",),
     ),
+    # The base itself is changed on loading: by the SVD and the QR of its weights, which follow a permutation of rows.
+    "lora-pissa": ("llama", lambda: LoraConfig(r=RANK, target_modules=QK, init_lora_weights="pissa"), ("lora_B",)),
+    "lora-olora": ("llama", lambda: LoraConfig(r=RANK, target_modules=QK, init_lora_weights="olora"), ("lora_B",)),
     "lora-interleaved": ("glm4", lambda: LoraConfig(r=RANK, target_modules=QK), ("lora_B",)),
     "lora-biases": ("qwen2", lambda: LoraConfig(r=RANK, target_modules=QK, bias="lora_only"), ("lora_B", "base_layer")),
     "lora-all-linear": ("llama", lambda: LoraConfig(r=RANK, target_modules="all-linear"), ("lora_B",)),
