@@ -138,6 +138,8 @@ def _plan_adapter(
     if adapter.pairing is to:
         raise _already(source, to, adapter.evidence[0].detail)
     steps, files = plan_adapter(adapter, to), adapter_side_files(adapter.checkpoint)
+    if not steps.moves:
+        raise UnsupportedError(f"nothing in {source} depends on the layout: use it as it is with either base")
     if adapter.reading.pairing is to:
         said = f"use the result with {adapter.base_name}, its base in the {to.value} layout, and with no other"
     else:
@@ -145,9 +147,7 @@ def _plan_adapter(
             f"use the result only with {adapter.base_name} converted to {to.value}: with the base as it is, it would "
             f"be silently wrong. So that nothing loads that by itself, {BASE_KEY} is empty in the result"
         )
-    nothing = "nothing in this adapter depends on the layout: it is right with either base, as it was"
-    bearing = Warn("adapter-base", said) if steps.moves else Warn("nothing-moves", nothing)
-    warnings = (bearing, *(pickled.warnings if pickled else ()), *_left_behind(files))
+    warnings = (Warn("adapter-base", said), *(pickled.warnings if pickled else ()), *_left_behind(files))
     return Conversion(adapter.checkpoint, adapter.reading, steps, files, destination, warnings, adapter, pickled)
 
 

@@ -177,6 +177,11 @@ def plan_adapter(adapter: Adapter, target: Pairing) -> Plan:
     Raises `ShapeError` for a tensor that does not fit the base, `UnclaimedTensorError` for one of an attention module
     that the base's row or the method does not explain.
     """
+    if adapter.checkpoint.config.get("layer_replication") and adapter.reading.layers:
+        raise UnsupportedError(
+            f"layer_replication numbers the layers anew, and those of {adapter.reading.model_type} differ in their "
+            f"heads, so which rows are whose is not known; {MERGE}"
+        )
     shards = adapter.checkpoint.shards
     parts = [_part(shard, tensor, adapter.method) for shard in shards for tensor in shard.tensors.values()]
     found = {c.tensor.name: permutation_of(c, adapter.pairing, target) for c in _claims(parts, adapter)}
@@ -194,7 +199,7 @@ def plan_adapter(adapter: Adapter, target: Pairing) -> Plan:
 
 def _check_names(parts: Sequence[_Part], found: Mapping[str, Permutation | None]) -> None:
     """An adapter with attention modules under none of the base's names would be copied as if nothing moved."""
-    unknown = next((part for part in parts if re.search(r"attn|attention", part.belongs_to)), None)
+    unknown = next((part for part in parts if re.search(r"(attn|attention)\.", part.belongs_to)), None)
     if unknown is not None and not found:
         raise UnclaimedTensorError(
             f"{unknown.tensor.name} seems to be of an attention module, and the row of the base names none so; "

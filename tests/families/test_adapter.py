@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from ropetool.errors import (
     UnsupportedError,
     UsageError,
 )
-from ropetool.families.adapter import METHODS
+from ropetool.families.adapter import METHODS, plan_adapter
 from ropetool.families.reading import read_model
 from ropetool.rope.pairing import Pairing
 from tests import tiny
@@ -397,13 +398,23 @@ def test_rows_that_do_not_fit_the_base_are_named(adapter: Path, tmp_path: Path) 
         convert.plan(adapter, tmp_path / "x", INTERLEAVED)
 
 
-def test_an_adapter_that_no_layout_reaches_is_copied_and_said(built, tmp_path: Path) -> None:
-    base = built("lora")[0]
-    adapter = trained(base, LoraConfig(r=RANK, target_modules=["v_proj", "up_proj"]), tmp_path / "adapter")
+@pytest.mark.parametrize("modules", [["v_proj", "up_proj"], ["post_attention_layernorm"]], ids="-".join)
+def test_an_adapter_that_no_layout_reaches_needs_no_conversion(modules: list[str], built, tmp_path: Path) -> None:
+    config = (
+        LoraConfig(r=RANK, target_modules=modules) if len(modules) > 1 else peft.LNTuningConfig(target_modules=modules)
+    )
+    adapter = trained(built("lora")[0], config, tmp_path / "adapter")
+    with pytest.raises(UnsupportedError, match="depends on the layout: use it as it is with either base"):
+        convert.plan(adapter, tmp_path / "x", INTERLEAVED)
+    assert inspect(adapter).moves.tensors == 0
+
+
+def test_layers_numbered_anew_are_refused_where_they_differ(adapter: Path, tmp_path: Path) -> None:
+    edit_json(adapter / CONFIG, layer_replication=[[0, 1], [0, 2]])
     plan = convert.plan(adapter, tmp_path / "x", INTERLEAVED)
-    assert codes(plan) == {"nothing-moves"}
-    convert.apply(plan)
-    assert (tmp_path / "x" / WEIGHTS).read_bytes() == (adapter / WEIGHTS).read_bytes()
+    differing = replace(plan.adapter, reading=replace(plan.adapter.reading, layers=(plan.adapter.reading.geometry,)))
+    with pytest.raises(UnsupportedError, match="layer_replication numbers the layers anew"):
+        plan_adapter(differing, INTERLEAVED)
 
 
 def test_config_faults_are_named(adapter: Path, tmp_path: Path) -> None:
