@@ -177,7 +177,7 @@ def plan_adapter(adapter: Adapter, target: Pairing) -> Plan:
     Raises `ShapeError` for a tensor that does not fit the base, `UnclaimedTensorError` for one of an attention module
     that the base's row or the method does not explain.
     """
-    if adapter.checkpoint.config.get("layer_replication") and adapter.reading.layers:
+    if adapter.checkpoint.config.get("layer_replication") and (adapter.reading.layers or adapter.reading.still_layers):
         raise UnsupportedError(
             f"layer_replication numbers the layers anew, and those of {adapter.reading.model_type} differ in their "
             f"heads, so which rows are whose is not known; {MERGE}"
