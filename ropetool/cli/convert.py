@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ropetool.cli.options import Destination, DryRun, Json, Quiet, Source
+from ropetool.cli.options import Base, Destination, DryRun, Json, Quiet, Source
 from ropetool.cli.sink import Sink
 from ropetool.rope.layout import Pairing
 
@@ -38,6 +38,7 @@ def convert(
     to: To,
     from_: From = None,
     as_: As = None,
+    base: Base = None,
     dry_run: DryRun = False,
     verify: Verify = False,
     sync: Sync = False,
@@ -51,19 +52,21 @@ def convert(
     from ropetool import convert as verb
 
     sink = Sink(json, quiet)
-    conversion = verb.plan(src, dst, to, from_, as_)
+    conversion = verb.plan(src, dst, to, from_, as_, base=base)
     if dry_run:
         sink.result("converted", verb.preview(conversion), dry_run=True)
         return
     with sink.bytes_progress("copying", conversion.total_bytes) as progress:
         result = verb.apply(conversion, progress, sync=sync)
-    if verify:
-        _prove(sink, result, src, dst)
-    sink.result("converted", result, verified=verify)
+    ran = verify and _prove(sink, result, src, dst)
+    sink.result("converted", result, verified=ran)
 
 
-def _prove(sink: Sink, result: Converted, src: Source, dst: Destination) -> None:
-    """Verify what was just written; a result that fails is removed, and the verdict printed instead."""
+def _prove(sink: Sink, result: Converted, src: Source, dst: Destination) -> bool:
+    """Verify what was just written; a result that fails is removed, and the verdict printed instead.
+
+    Returns whether it ran: an adapter is held against its source as a file.
+    """
     from ropetool.verify import verify
 
     try:
@@ -76,3 +79,6 @@ def _prove(sink: Sink, result: Converted, src: Source, dst: Destination) -> None
         sink.talk(f"{result.output} did not pass and was removed")
         sink.result("verification", verdict)
         raise typer.Exit(1)
+    if not verdict.tokens:
+        sink.talk(f"verified as files; to run it: ropetool verify {src} {dst} --base BASE --base CONVERTED_BASE")
+    return verdict.tokens > 0
