@@ -24,6 +24,7 @@ from ropetool.checkpoint.shards import copy_file, no_progress, patch_rows
 from ropetool.errors import AlreadyConvertedError, ConfigError
 from ropetool.families.lengths import to_json
 from ropetool.families.plan import Plan, plan_conversion
+from ropetool.families.protection import protected
 from ropetool.families.reading import Reading, Warn, read_model
 from ropetool.rope.pairing import Pairing
 
@@ -108,8 +109,8 @@ def _warnings(checkpoint: Checkpoint, reading: Reading, files: SideFiles, to: Pa
         warnings.append(
             Warn(
                 "class-rotates-other-layout",
-                f"the stock class of {reading.model_type} rotates {reading.class_pairing.value}: loaded by plain "
-                f"transformers the result is silently wrong; load it where {to.value} weights are expected",
+                f"the stock class of {reading.model_type} rotates {reading.class_pairing.value}, so the config.json of "
+                f"the result is guarded: plain transformers refuses to load it; ropetool.load(path) runs it right",
             )
         )
     return tuple(warnings)
@@ -164,4 +165,4 @@ def _write_config(conversion: Conversion, stage: Path) -> None:
             config[key] = value
         else:
             config["text_config"] = {**config["text_config"], key: value}
-    (stage / CONFIG).write_text(to_json(config), encoding="utf-8")
+    (stage / CONFIG).write_text(to_json(protected(config)), encoding="utf-8")

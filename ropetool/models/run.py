@@ -22,6 +22,7 @@ from ropetool.checkpoint.config import ALL_LAYERS
 from ropetool.errors import CheckpointError, UnsupportedError, UsageError
 from ropetool.models.options import Device, DType
 from ropetool.models.rotary import Rotary
+from ropetool.models.unguarded import config_options
 
 REFERENCE = "ropetool_reference"
 
@@ -81,6 +82,7 @@ def load(path: Path, device: torch.device, dtype: DType | None, attention: str |
                 device_map={"": device},
                 local_files_only=True,
                 output_loading_info=True,
+                **config_options(path),
             )
     except Exception as error:  # a stranger's config can make transformers raise anything
         raise CheckpointError(f"transformers cannot load {path}: {_reason(error)}", path=str(path)) from error
@@ -108,7 +110,10 @@ def live_config(path: Path) -> dict[str, Any]:
 
     transformers.logging.set_verbosity_error()
     try:
-        config = transformers.AutoConfig.from_pretrained(path if path.is_dir() else path.parent, local_files_only=True)
+        directory = path if path.is_dir() else path.parent
+        config = config_options(path).get("config") or transformers.AutoConfig.from_pretrained(
+            directory, local_files_only=True
+        )
     except Exception as error:  # see load
         raise CheckpointError(f"transformers cannot read {path}: {_reason(error)}", path=str(path)) from error
     return dict(config.to_dict())
