@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ropetool import __version__
 from ropetool.checkpoint.config import text_config, with_marker
@@ -21,10 +22,12 @@ from ropetool.checkpoint.folder import (
     staged,
 )
 from ropetool.checkpoint.shards import copy_file, no_progress, patch_rows
+from ropetool.engines.names import EngineName
+from ropetool.engines.writing import WrittenFor, disagreeing_keys, loads_in, without_engine, written_for
 from ropetool.errors import AlreadyConvertedError, ConfigError
 from ropetool.families.lengths import to_json
 from ropetool.families.plan import Plan, plan_conversion
-from ropetool.families.protection import protected
+from ropetool.families.protection import protected, stock_is_right
 from ropetool.families.reading import Reading, Warn, read_model
 from ropetool.rope.pairing import Pairing
 
@@ -38,6 +41,8 @@ class Conversion:
     plan: Plan
     files: SideFiles
     destination: Path
+    config: dict[str, Any]
+    engine: WrittenFor | None
     warnings: tuple[Warn, ...]
 
     @property
@@ -57,14 +62,24 @@ class Converted:
     tensors: int
     bytes: int
     seconds: float
+    loads_in: tuple[str, ...]
+    engine: WrittenFor | None
     warnings: tuple[Warn, ...]
 
 
-def plan(source: Path, destination: Path, to: Pairing, declared: Pairing | None = None) -> Conversion:
+def plan(
+    source: Path,
+    destination: Path,
+    to: Pairing,
+    declared: Pairing | None = None,
+    *,
+    engine: EngineName | None = None,
+) -> Conversion:
     """Check everything and plan the conversion of ``source`` to layout ``to``.
 
-    ``declared`` overrides the layout that the config's witnesses give, except a marker that contradicts it. Raises
-    `RopetoolError` for anything that would make the result inexact.
+    ``declared`` overrides the layout that the config's witnesses give, except a marker that contradicts it. With
+    ``engine`` the config says what that engine reads. Raises `RopetoolError` for anything that would make the result
+    inexact, `UnsupportedError` for an engine that would read it wrongly.
     """
     check_output(destination, source)
     checkpoint = open_checkpoint(source)
@@ -77,7 +92,11 @@ def plan(source: Path, destination: Path, to: Pairing, declared: Pairing | None 
         )
     steps = plan_conversion(checkpoint, reading, current, to)
     files = side_files(checkpoint)
-    return Conversion(checkpoint, reading, steps, files, destination, _warnings(checkpoint, reading, files, to))
+    config, told = _config_after(checkpoint, reading, to), None
+    if engine is not None:
+        config, told = written_for(config, engine)
+    warnings = (*_warnings(checkpoint, files), *_loading_warnings(config, told), *disagreeing_keys(config, to))
+    return Conversion(checkpoint, reading, steps, files, destination, config, told, warnings)
 
 
 def _current(reading: Reading, declared: Pairing | None) -> Pairing:
@@ -91,29 +110,26 @@ def _current(reading: Reading, declared: Pairing | None) -> Pairing:
     return declared or reading.pairing
 
 
-def _class_after(reading: Reading, to: Pairing) -> Pairing:
-    """The layout that the stock class will rotate in the result."""
-    return to if reading.family.pairing_key else reading.class_pairing
+def _warnings(checkpoint: Checkpoint, files: SideFiles) -> Iterator[Warn]:
+    for path in files.left:
+        yield Warn("left-behind", f"{path} was not copied: other weights, or a large file of unknown kind")
+    for shard, name in checkpoint.stale_copies:
+        yield Warn("stale-copy", f"{name} also lies in {shard.path.name}, unmapped; that copy is permuted alike")
 
 
-def _warnings(checkpoint: Checkpoint, reading: Reading, files: SideFiles, to: Pairing) -> tuple[Warn, ...]:
-    warnings = [
-        Warn("left-behind", f"{path} was not copied: other weights, or a large file of unknown kind")
-        for path in files.left
-    ]
-    warnings += [
-        Warn("stale-copy", f"{name} also lies in {shard.path.name}, unmapped; that copy is permuted alike")
-        for shard, name in checkpoint.stale_copies
-    ]
-    if _class_after(reading, to) is not to:
-        warnings.append(
-            Warn(
-                "class-rotates-other-layout",
-                f"the stock class of {reading.model_type} rotates {reading.class_pairing.value}, so the config.json of "
-                f"the result is guarded: plain transformers refuses to load it; ropetool.load(path) runs it right",
-            )
-        )
-    return tuple(warnings)
+def _loading_warnings(config: Mapping[str, Any], engine: WrittenFor | None) -> Iterator[Warn]:
+    """What a person must know who loads the result by plain transformers."""
+    after = read_model(config)
+    if stock_is_right(after):
+        return
+    loaded = (
+        "the config.json of the result is guarded: plain transformers refuses to load it, and ropetool.load(path) runs "
+        "it right"
+        if engine is None
+        else f"the result is for {engine.engine}, and loaded by plain transformers it is silently wrong"
+    )
+    said = f"the stock class of {after.model_type} rotates {after.class_pairing.value}; {loaded}"
+    yield Warn("class-rotates-other-layout", said)
 
 
 def apply(conversion: Conversion, progress: Callable[[int], None] = no_progress, *, sync: bool = False) -> Converted:
@@ -131,7 +147,7 @@ def apply(conversion: Conversion, progress: Callable[[int], None] = no_progress,
             for move in steps.of_shard(shard):
                 patch_rows(target, move.tensor, move.permutation.index, move.permutation.blocks)
         copy_side_files(checkpoint, stage, conversion.files)
-        _write_config(conversion, stage)
+        (stage / CONFIG).write_text(to_json(protected(conversion.config)), encoding="utf-8")
     return _result(conversion, time.perf_counter() - began)
 
 
@@ -150,19 +166,20 @@ def _result(conversion: Conversion, seconds: float) -> Converted:
         tensors=len(steps.moves),
         bytes=steps.size_bytes,
         seconds=seconds,
+        loads_in=loads_in(conversion.config),
+        engine=conversion.engine,
         warnings=conversion.warnings,
     )
 
 
-def _write_config(conversion: Conversion, stage: Path) -> None:
+def _config_after(checkpoint: Checkpoint, reading: Reading, target: Pairing) -> dict[str, Any]:
     """The config with the marker, and with the key that the class obeys where it has one."""
-    target = conversion.plan.target
-    config = with_marker(conversion.checkpoint.config, version=__version__, pairing=target.value)
-    key = conversion.reading.family.pairing_key
+    config = with_marker(without_engine(checkpoint.config), version=__version__, pairing=target.value)
+    key = reading.family.pairing_key
     if key is not None:
         value = target is Pairing.INTERLEAVED
         if text_config(config) is config:
             config[key] = value
         else:
             config["text_config"] = {**config["text_config"], key: value}
-    (stage / CONFIG).write_text(to_json(protected(config)), encoding="utf-8")
+    return config

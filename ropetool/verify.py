@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ropetool.checkpoint.compare import first_wrong_row, same_bytes, same_form
 from ropetool.checkpoint.config import ALL_LAYERS
 from ropetool.checkpoint.folder import Checkpoint, open_checkpoint
+from ropetool.engines.writing import LAYOUT_KEYS
 from ropetool.errors import CheckpointError, UsageError
 from ropetool.families.buffers import saved_frequencies, stale_frequency_warnings
 from ropetool.families.lengths import OTHER_LENGTH_KEYS
@@ -39,6 +40,7 @@ BFLOAT16_CONTROL_MARGIN = 10.0
 OUTSIDE_THE_LOGITS = {
     *("ropetool", "transformers_version", "_name_or_path", "dtype", "torch_dtype", "architectures", "use_cache"),
     *("rope_parameters", "rope_scaling", "rope_theta", "rotary_emb_base", "initializer_range", "auto_map"),
+    *LAYOUT_KEYS,
     *("original_max_position_embeddings", "partial_rotary_factor", "id2label", "label2id", "rope_local_base_freq"),
 }
 SEED = 20260101

@@ -9,6 +9,7 @@ import typer
 
 from ropetool.cli.options import Destination, DryRun, Json, Quiet, Source
 from ropetool.cli.sink import Sink
+from ropetool.engines.names import EngineName
 from ropetool.rope.layout import Pairing
 
 if TYPE_CHECKING:
@@ -19,6 +20,10 @@ From = Annotated[
     Pairing | None,
     typer.Option("--from", help="The layout that the weights have, where you know better than config.json."),
 ]
+For = Annotated[
+    EngineName | None,
+    typer.Option("--for", help="Write what this engine reads, or refuse where it would read the result wrongly."),
+]
 Verify = Annotated[bool, typer.Option("--verify", help="Prove the result by forward passes; remove it if they fail.")]
 Sync = Annotated[bool, typer.Option("--sync", help="Sync to disk, so that the result survives a power cut.")]
 
@@ -28,6 +33,7 @@ def convert(
     dst: Destination,
     to: To,
     from_: From = None,
+    for_: For = None,
     dry_run: DryRun = False,
     verify: Verify = False,
     sync: Sync = False,
@@ -41,7 +47,7 @@ def convert(
     from ropetool import convert as verb
 
     sink = Sink(json, quiet)
-    conversion = verb.plan(src, dst, to, from_)
+    conversion = verb.plan(src, dst, to, from_, engine=for_)
     if dry_run:
         sink.result("converted", verb.preview(conversion), dry_run=True)
         return
