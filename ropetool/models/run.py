@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from ropetool.checkpoint.config import ALL_LAYERS
 from ropetool.errors import CheckpointError, UnsupportedError, UsageError
+from ropetool.models.loading import load_checked, reason
 from ropetool.models.options import Device, DType
 from ropetool.models.rotary import Rotary
 from ropetool.models.unguarded import config_options
@@ -72,36 +73,17 @@ def load(path: Path, device: torch.device, dtype: DType | None, attention: str |
     transformers.logging.disable_progress_bar()
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            model, info = transformers.AutoModelForCausalLM.from_pretrained(
-                path,
-                dtype=torch_dtype(dtype) if dtype else "auto",
-                attn_implementation=attention,
-                device_map={"": device},
-                local_files_only=True,
-                output_loading_info=True,
-                **config_options(path),
-            )
-    except Exception as error:  # a stranger's config can make transformers raise anything
-        raise CheckpointError(f"transformers cannot load {path}: {_reason(error)}", path=str(path)) from error
-    broken = sorted(map(str, [*info["missing_keys"], *info["mismatched_keys"]]))
-    if broken:
-        raise CheckpointError(
-            f"{path} lacks {len(broken)} weights that its class needs, {broken[0]} among them; they would be random",
-            path=str(path),
-            tensor=broken[0],
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = load_checked(
+            transformers.AutoModelForCausalLM,
+            path,
+            dtype=torch_dtype(dtype) if dtype else "auto",
+            attn_implementation=attention,
+            device_map={"": device},
+            **config_options(path),
         )
     return Runner(model.eval(), device)
-
-
-def _reason(error: Exception) -> str:
-    """The first line of what a library said; one that ends in a colon takes the next along."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
-    if "ignore_mismatched_sizes" in lines[0]:
-        return "a weight has another shape than the class makes of config.json; check its sizes (vocab_size, say)"
-    return " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
 
 
 def live_config(path: Path) -> dict[str, Any]:
@@ -115,7 +97,7 @@ def live_config(path: Path) -> dict[str, Any]:
             directory, local_files_only=True
         )
     except Exception as error:  # see load
-        raise CheckpointError(f"transformers cannot read {path}: {_reason(error)}", path=str(path)) from error
+        raise CheckpointError(f"transformers cannot read {path}: {reason(error)}", path=str(path)) from error
     return dict(config.to_dict())
 
 
