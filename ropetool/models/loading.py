@@ -127,7 +127,7 @@ def _live_tensor(live: dict[str, Tensor], name: str) -> Tensor | None:
 
 
 def permuted(tensor: Tensor, index: IndexMap) -> Tensor:
-    """``new[r] = old[index[r]]`` over the ``len(index)`` rows of ``tensor``; they move as bytes, so any dtype will do."""
+    """``new[r] = old[index[r]]`` over the ``len(index)`` rows of ``tensor``, as bytes, so that any dtype will do."""
     rows = tensor.detach().contiguous().reshape(len(index), -1).view(torch.uint8)
     moved = rows[torch.from_numpy(index).to(tensor.device)]
     return moved.view(tensor.dtype).reshape(tensor.shape)
