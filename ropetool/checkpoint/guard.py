@@ -10,6 +10,7 @@ transformers 5.24.0 and 4.57.6:
 * ``architectures``: readers that go by the name of the architecture, llama.cpp's converter for one;
 * ``hidden_size`` (``n_embd``, ``d_model``): an explicit class, Qwen3ForCausalLM say, in version 5 (a typed field:
   "expected int, got str");
+  torchtune's HF checkpointer, which permutes q and k itself, needs the number too;
 * ``problem_type``: an explicit class in version 4 ("was not understood: received ..."; cohere2 and granitemoehybrid
   stumble over the width before, right after the sentence was logged).
 
