@@ -7,6 +7,7 @@ cached decoding, `generate`, training and saving need nothing further.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from ropetool.checkpoint.config import marker, with_marker
-from ropetool.checkpoint.folder import Checkpoint, open_checkpoint
+from ropetool.checkpoint.folder import Checkpoint, checkpoint_directory, open_checkpoint, read_config
 from ropetool.engines.writing import without_engine
 from ropetool.errors import CheckpointError, UnsupportedError, UsageError
 from ropetool.families.plan import plan_conversion
@@ -36,23 +37,29 @@ def load(path: str | Path, **options: Any) -> Any:
     fixed = [name for name in OURS if name in options]
     if fixed:
         raise UsageError(f"{fixed[0]} comes from the checkpoint itself; leave it out", option=fixed[0])
-    checkpoint = open_checkpoint(Path(path))
-    reading = read_model(checkpoint.config)
-    kind = model_kind(checkpoint)
-    if stock_is_right(reading):
-        return load_checked(kind, checkpoint.directory, **options)
+    return load_as(model_kind(read_config(Path(path))), Path(path), **options)
+
+
+def load_as(kind: Any, path: Path, **options: Any) -> Any:
+    """`load` with the class ``kind``, whatever config.json names."""
+    config, directory = read_config(path), checkpoint_directory(path)
+    # Only a marker can say that the weights are not in the layout that their class rotates.
+    reading = read_model(config) if marker(config).get("pairing") else None
+    if reading is None or stock_is_right(reading):
+        return load_checked(kind, directory, **options)
+    checkpoint = open_checkpoint(path)
     _check_unquantised(checkpoint, options)
-    after = with_marker(without_engine(checkpoint.config), pairing=reading.class_pairing.value)
-    model = load_checked(kind, checkpoint.directory, config=config_object(after, checkpoint.directory), **options)
+    after = with_marker(without_engine(config), pairing=reading.class_pairing.value)
+    model = load_checked(kind, directory, config=config_object(after, directory), **options)
     _put_back(model, checkpoint, reading)
     return model
 
 
-def model_kind(checkpoint: Checkpoint) -> Any:
+def model_kind(config: Mapping[str, Any]) -> Any:
     """The class that config.json names, where transformers has it; else the automatic one for causal models."""
     import transformers
 
-    names = checkpoint.config.get("architectures") or [""]
+    names = config.get("architectures") or [""]
     return getattr(transformers, str(names[0]), None) or transformers.AutoModelForCausalLM
 
 

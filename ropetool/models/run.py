@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from ropetool.checkpoint.config import ALL_LAYERS
 from ropetool.errors import CheckpointError, UnsupportedError, UsageError
-from ropetool.models.loading import load_checked, reason
+from ropetool.models.loading import load_as, load_checked, reason
 from ropetool.models.options import Device, DType
 from ropetool.models.rotary import Rotary
 from ropetool.models.unguarded import config_options
@@ -62,11 +62,24 @@ class Runner:
 
 
 def load(path: Path, device: torch.device, dtype: DType | None, attention: str | None = "eager") -> Runner:
-    """Load a causal-LM checkpoint with the class that transformers has for it; ``dtype`` None keeps the stored
-    one, ``attention`` None takes the fastest that the class supports.
+    """Load a causal-LM checkpoint as it is stored, with the class that transformers has for it; in a layout that the
+    class does not rotate it needs `reference_rotation`.
 
-    Raises `CheckpointError` when the class finds a weight missing or of another shape: it would be random.
+    ``dtype`` None keeps the stored one, ``attention`` None takes the fastest that the class supports. Raises
+    `CheckpointError` when the class finds a weight missing or of another shape: it would be random.
     """
+    return _runner(load_checked, path, device, dtype, attention, **config_options(path))
+
+
+def load_right(path: Path, device: torch.device, dtype: DType | None, attention: str | None = "eager") -> Runner:
+    """`load`, in the layout that the class rotates, whatever layout the weights are stored in."""
+    return _runner(load_as, path, device, dtype, attention)
+
+
+def _runner(
+    loader: Callable[..., Any], path: Path, device: torch.device, dtype: DType | None, attention: str | None,
+    **options: Any,
+) -> Runner:  # fmt: skip
     import transformers
 
     transformers.logging.set_verbosity_error()
@@ -75,13 +88,13 @@ def load(path: Path, device: torch.device, dtype: DType | None, attention: str |
     torch.backends.cudnn.allow_tf32 = False
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        model = load_checked(
+        model = loader(
             transformers.AutoModelForCausalLM,
             path,
             dtype=torch_dtype(dtype) if dtype else "auto",
             attn_implementation=attention,
             device_map={"": device},
-            **config_options(path),
+            **options,
         )
     return Runner(model.eval(), device)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, BitsAndBytesConfig
+from transformers import AutoModelForCausalLM, BitsAndBytesConfig, GPT2Config, GPT2LMHeadModel
 
 import ropetool
 from ropetool import convert, extend
@@ -69,6 +69,22 @@ def test_without_putting_the_rows_back_it_would_be_wrong(name: str, checkpoint, 
 def test_a_checkpoint_that_the_class_reads_is_loaded_as_it_is(checkpoint) -> None:
     model = ropetool.load(str(checkpoint("qwen3")), dtype=torch.float32, attn_implementation="eager")
     assert torch.equal(tiny.logits(model), tiny.logits(tiny.load(checkpoint("qwen3"))))
+
+
+def test_a_type_outside_the_table_is_loaded_as_it_is(tmp_path: Path) -> None:
+    """Without a marker nothing says that the class is wrong on it."""
+    config = GPT2Config(vocab_size=32, n_embd=16, n_head=2, n_layer=1, n_positions=16)
+    stock = GPT2LMHeadModel(config).eval()
+    stock.save_pretrained(tmp_path / "gpt2")
+    assert torch.equal(ropetool.load(tmp_path / "gpt2").lm_head.weight, stock.lm_head.weight)
+
+
+def test_the_class_is_the_one_that_config_json_names(checkpoint, tmp_path: Path) -> None:
+    there = converted(checkpoint("llama"), tmp_path / "there")
+    assert type(ropetool.load(there)).__name__ == "LlamaForCausalLM"
+    assert loading.model_kind({"architectures": ["LlamaModel"]}).__name__ == "LlamaModel"
+    assert loading.model_kind({"architectures": ["Unheard"]}) is AutoModelForCausalLM
+    assert loading.model_kind({}) is AutoModelForCausalLM
 
 
 def test_what_it_saves_is_marked_as_what_it_is(checkpoint, tmp_path: Path) -> None:
