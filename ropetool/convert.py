@@ -24,11 +24,12 @@ from ropetool.checkpoint.folder import (
 from ropetool.checkpoint.shards import copy_file, no_progress, patch_rows
 from ropetool.engines.names import EngineName
 from ropetool.engines.writing import WrittenFor, disagreeing_keys, loads_in, without_engine, written_for
-from ropetool.errors import AlreadyConvertedError, ConfigError
+from ropetool.errors import AlreadyConvertedError, ConfigError, UnsupportedError
 from ropetool.families.lengths import to_json
 from ropetool.families.plan import Plan, plan_conversion
 from ropetool.families.protection import protected, stock_is_right
 from ropetool.families.reading import Reading, Warn, read_model
+from ropetool.families.twins import SAME, Choice, choose_twin, tokenizer_warnings
 from ropetool.rope.pairing import Pairing
 
 
@@ -43,6 +44,7 @@ class Conversion:
     destination: Path
     config: dict[str, Any]
     engine: WrittenFor | None
+    written_as: Choice
     warnings: tuple[Warn, ...]
 
     @property
@@ -53,12 +55,13 @@ class Conversion:
 
 @dataclass(frozen=True)
 class Converted:
-    """What was (or, with a dry run, would be) done."""
+    """What was (or, with a dry run, would be) done. ``written_as`` is the twin's type, where the result is one's."""
 
     output: str
     source: str
     target: str
     model_type: str
+    written_as: str | None
     tensors: int
     bytes: int
     seconds: float
@@ -72,14 +75,17 @@ def plan(
     destination: Path,
     to: Pairing,
     declared: Pairing | None = None,
+    written_as: str | None = None,
     *,
     engine: EngineName | None = None,
 ) -> Conversion:
     """Check everything and plan the conversion of ``source`` to layout ``to``.
 
-    ``declared`` overrides the layout that the config's witnesses give, except a marker that contradicts it. With
-    ``engine`` the config says what that engine reads. Raises `RopetoolError` for anything that would make the result
-    inexact, `UnsupportedError` for an engine that would read it wrongly.
+    ``declared`` overrides the layout that the config's witnesses give, except a marker that contradicts it.
+    ``written_as`` is the type to write the result for: a twin's, or ``same``; None takes a twin where one can express
+    the model (with ``engine`` only where that engine would not read the same type). With ``engine`` the config says
+    what that engine reads. Raises `RopetoolError` for anything that would make the result inexact, `UnsupportedError`
+    for an engine that would read it wrongly.
     """
     check_output(destination, source)
     checkpoint = open_checkpoint(source)
@@ -92,11 +98,35 @@ def plan(
         )
     steps = plan_conversion(checkpoint, reading, current, to)
     files = side_files(checkpoint)
-    config, told = _config_after(checkpoint, reading, to), None
-    if engine is not None:
-        config, told = written_for(config, engine)
-    warnings = (*_warnings(checkpoint, files), *_loading_warnings(config, told), *disagreeing_keys(config, to))
-    return Conversion(checkpoint, reading, steps, files, destination, config, told, warnings)
+    choice, config, told = _written(checkpoint, reading, to, written_as, engine)
+    warnings = (
+        *_warnings(checkpoint, files),
+        *_twin_warnings(checkpoint, reading, choice),
+        *_loading_warnings(config, told),
+        *disagreeing_keys(config, to),
+    )
+    return Conversion(checkpoint, reading, steps, files, destination, config, told, choice, warnings)
+
+
+def _written(
+    checkpoint: Checkpoint, reading: Reading, to: Pairing, written_as: str | None, engine: EngineName | None
+) -> tuple[Choice, dict[str, Any], WrittenFor | None]:
+    """The config to write: of which type, and for which engine.
+
+    An engine gets the type that the model has, if it reads that; else a twin's.
+    """
+    source = without_engine(checkpoint.config)
+    if engine is None:
+        choice = choose_twin(source, reading, to, written_as)
+        return choice, _config_after(choice.config or source, reading, to), None
+    choice = choose_twin(source, reading, to, written_as or SAME)
+    try:
+        return choice, *written_for(_config_after(choice.config or source, reading, to), engine)
+    except UnsupportedError:
+        choice = choose_twin(source, reading, to, written_as)
+        if choice.config is None or written_as is not None:
+            raise
+        return choice, *written_for(_config_after(choice.config, reading, to), engine)
 
 
 def _current(reading: Reading, declared: Pairing | None) -> Pairing:
@@ -115,6 +145,12 @@ def _warnings(checkpoint: Checkpoint, files: SideFiles) -> Iterator[Warn]:
         yield Warn("left-behind", f"{path} was not copied: other weights, or a large file of unknown kind")
     for shard, name in checkpoint.stale_copies:
         yield Warn("stale-copy", f"{name} also lies in {shard.path.name}, unmapped; that copy is permuted alike")
+
+
+def _twin_warnings(checkpoint: Checkpoint, reading: Reading, choice: Choice) -> Iterator[Warn]:
+    yield from choice.warnings
+    if choice.config is not None:
+        yield from tokenizer_warnings(checkpoint.directory, reading.model_type, choice.model_type)
 
 
 def _loading_warnings(config: Mapping[str, Any], engine: WrittenFor | None) -> Iterator[Warn]:
@@ -162,7 +198,8 @@ def _result(conversion: Conversion, seconds: float) -> Converted:
         output=str(conversion.destination),
         source=steps.source.value,
         target=steps.target.value,
-        model_type=conversion.reading.model_type,
+        model_type=conversion.written_as.model_type,
+        written_as=conversion.written_as.model_type if conversion.written_as.config else None,
         tensors=len(steps.moves),
         bytes=steps.size_bytes,
         seconds=seconds,
@@ -172,9 +209,9 @@ def _result(conversion: Conversion, seconds: float) -> Converted:
     )
 
 
-def _config_after(checkpoint: Checkpoint, reading: Reading, target: Pairing) -> dict[str, Any]:
+def _config_after(config: Mapping[str, Any], reading: Reading, target: Pairing) -> dict[str, Any]:
     """The config with the marker, and with the key that the class obeys where it has one."""
-    config = with_marker(without_engine(checkpoint.config), version=__version__, pairing=target.value)
+    config = with_marker(config, version=__version__, pairing=target.value)
     key = reading.family.pairing_key
     if key is not None:
         value = target is Pairing.INTERLEAVED

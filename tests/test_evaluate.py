@@ -42,7 +42,7 @@ def test_losses_in_chunks_equal_the_plain_loss(name, chunk, checkpoint, monkeypa
 def test_a_converted_checkpoint_has_the_losses_of_its_source(name, checkpoint, tmp_path, monkeypatch):
     """Whatever layout the class rotates; and run as it is stored, a converted one would have others."""
     source, there = checkpoint(name), tmp_path / "there"
-    convert.apply(convert.plan(source, there, read_model(read_config(source)).pairing.other))
+    convert.apply(convert.plan(source, there, read_model(read_config(source)).pairing.other, None, "same"))
     ids = torch.randint(tiny.VOCAB, (1, tiny.LENGTH), generator=torch.Generator().manual_seed(5))
     want = evaluate.position_losses(source, ids, Device.CPU, None)
     assert torch.allclose(evaluate.position_losses(there, ids, Device.CPU, None), want, atol=1e-5)
@@ -52,7 +52,7 @@ def test_a_converted_checkpoint_has_the_losses_of_its_source(name, checkpoint, t
 
 
 def test_text_is_read_by_the_tokenizer_of_a_guarded_checkpoint(novel, tmp_path):
-    convert.apply(convert.plan(bundled(CHECKPOINT), tmp_path / "there", Pairing.INTERLEAVED))
+    convert.apply(convert.plan(bundled(CHECKPOINT), tmp_path / "there", Pairing.INTERLEAVED, None, "same"))
     assert has_guard(tmp_path / "there")
     want = evaluate.evaluate(bundled(CHECKPOINT), novel, edges=(64,), dtype=DType.FLOAT32)
     found = evaluate.evaluate(tmp_path / "there", novel, edges=(64,), dtype=DType.FLOAT32)

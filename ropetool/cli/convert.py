@@ -24,6 +24,15 @@ For = Annotated[
     EngineName | None,
     typer.Option("--for", help="Write what this engine reads, or refuse where it would read the result wrongly."),
 ]
+As = Annotated[
+    str | None,
+    typer.Option(
+        "--as",
+        metavar="MODEL_TYPE|same",
+        help="The class to write the result for, one that rotates the new layout; by default one that can express this "
+        "model, if there is any. same: keep the type.",
+    ),
+]
 Verify = Annotated[bool, typer.Option("--verify", help="Prove the result by forward passes; remove it if they fail.")]
 Sync = Annotated[bool, typer.Option("--sync", help="Sync to disk, so that the result survives a power cut.")]
 
@@ -33,6 +42,7 @@ def convert(
     dst: Destination,
     to: To,
     from_: From = None,
+    as_: As = None,
     for_: For = None,
     dry_run: DryRun = False,
     verify: Verify = False,
@@ -47,7 +57,7 @@ def convert(
     from ropetool import convert as verb
 
     sink = Sink(json, quiet)
-    conversion = verb.plan(src, dst, to, from_, engine=for_)
+    conversion = verb.plan(src, dst, to, from_, as_, engine=for_)
     if dry_run:
         sink.result("converted", verb.preview(conversion), dry_run=True)
         return

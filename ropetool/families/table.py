@@ -27,6 +27,7 @@ from ropetool.families.family import (
     V,
 )
 from ropetool.families.geometry import Each, GeometryKeys, Part, Rows
+from ropetool.families.twin_rows import twin_rows
 from ropetool.rope.pairing import Pairing
 
 CLASSES: Mapping[str, Mapping[str, Any]] = json.loads(Path(__file__).with_name("classes.json").read_text("utf-8"))
@@ -71,16 +72,6 @@ ROTATE_HALF = "rotate_half over the two halves of the rotary span"
 ADJACENT = "rotate_half takes x[..., 0::2] and x[..., 1::2]"
 
 
-# The same model but for the layout, with the same tensor names: [ran] loaded by stock code after a conversion.
-# mistral only without a sliding window, helium only where heads x head_dim is the hidden size.
-TWINS: Mapping[str, tuple[str, ...]] = {
-    "llama": ("ernie4_5", "helium"),
-    "mistral": ("ernie4_5",),
-    "ernie4_5": ("llama", "mistral"),
-    "helium": ("llama",),
-}
-
-
 def _group(
     types: str, pairing: Pairing, moves: tuple[Moved, ...], stays: tuple[str, ...], what: str, **shared: Any
 ) -> Iterator[Family]:
@@ -98,7 +89,7 @@ def _group(
             stays,
             f"{module}/modeling_{module}.py: {what}",
             defaults={key: value for key, value in facts.items() if key in read} | own,
-            twins=TWINS.get(model_type, ()),
+            twins=tuple(row.target for row in twin_rows(model_type)),
             **shared,
         )
 

@@ -25,7 +25,7 @@ E = EngineName
 
 
 def convert_for(source: Path, destination: Path, to: Pairing, engine: EngineName | None) -> convert.Converted:
-    return convert.apply(convert.plan(source, destination, to, engine=engine))
+    return convert.apply(convert.plan(source, destination, to, None, "same", engine=engine))
 
 
 # Engine, model, layout, and what config.json must then say that it did not say before.

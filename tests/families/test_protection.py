@@ -78,7 +78,7 @@ def test_without_the_guard_the_class_loads_it_and_is_silently_wrong(name: str, c
     """What the guard is for; and a conversion back takes it off, to the config that was."""
     source, there, back = checkpoint(name), tmp_path / "there", tmp_path / "back"
     pairing = read_model(read_config(source)).pairing
-    convert.apply(convert.plan(source, there, pairing.other))
+    convert.apply(convert.plan(source, there, pairing.other, None, "same"))
     convert.apply(convert.plan(there, back, pairing))
     was, now = tiny.read_json(source / "config.json"), tiny.read_json(back / "config.json")
     assert {key: value for key, value in now.items() if key != "ropetool"} == was
@@ -96,7 +96,7 @@ def test_its_tokenizer_loads_all_the_same(checkpoint, tmp_path: Path) -> None:
     from tokenizers.models import WordLevel
     from transformers import PreTrainedTokenizerFast
 
-    convert.apply(convert.plan(checkpoint("qwen3"), tmp_path / "there", TABLE["qwen3"].pairing.other))
+    convert.apply(convert.plan(checkpoint("qwen3"), tmp_path / "there", TABLE["qwen3"].pairing.other, None, "same"))
     tokenizer = Tokenizer(WordLevel({"a": 0, "b": 1}, unk_token="a"))
     PreTrainedTokenizerFast(tokenizer_object=tokenizer).save_pretrained(tmp_path / "there")
     assert AutoTokenizer.from_pretrained(tmp_path / "there")("b")["input_ids"] == [1]

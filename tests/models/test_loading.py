@@ -29,7 +29,7 @@ PROMPT = torch.tensor([[5, 17, 3, 40, 9, 22, 61, 8]])
 
 def converted(source: Path, destination: Path, **options: object) -> Path:
     to = read_model(read_config(source)).pairing.other
-    convert.apply(convert.plan(source, destination, to, **options))
+    convert.apply(convert.plan(source, destination, to, None, "same", **options))
     return destination
 
 
