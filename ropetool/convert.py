@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -122,11 +123,13 @@ def _written(
     choice = choose_twin(source, reading, to, written_as or SAME)
     try:
         return choice, *written_for(_config_after(choice.config or source, reading, to), engine)
-    except UnsupportedError:
-        choice = choose_twin(source, reading, to, written_as)
-        if choice.config is None or written_as is not None:
+    except UnsupportedError as refusal:
+        twin = choice if written_as is not None else choose_twin(source, reading, to, None)
+        if twin.config is None or twin is choice:
             raise
-        return choice, *written_for(_config_after(choice.config, reading, to), engine)
+        with suppress(UnsupportedError):
+            return twin, *written_for(_config_after(twin.config, reading, to), engine)
+        raise refusal
 
 
 def _current(reading: Reading, declared: Pairing | None) -> Pairing:
