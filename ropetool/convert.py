@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ropetool import __version__
 from ropetool.checkpoint.adapter import BASE_KEY, adapter_side_files, adapters_of, is_adapter, open_adapter
-from ropetool.checkpoint.config import with_marker
 from ropetool.checkpoint.folder import (
     ADAPTER_CONFIG,
     CONFIG,
@@ -25,13 +24,16 @@ from ropetool.checkpoint.folder import (
 )
 from ropetool.checkpoint.pickled import pickled_files
 from ropetool.checkpoint.shards import copy_file, no_progress, patch_rows
+from ropetool.engines.names import EngineName
+from ropetool.engines.output import output_config
+from ropetool.engines.writing import WrittenFor, loads_in
 from ropetool.errors import AlreadyConvertedError, ConfigError, UnsupportedError, UsageError
-from ropetool.families.adapter import Adapter, plan_adapter, read_adapter, written_config
-from ropetool.families.decoder import with_text_keys
+from ropetool.families.adapter import plan_adapter, read_adapter, written_config
 from ropetool.families.lengths import to_json
 from ropetool.families.plan import Plan, plan_conversion
+from ropetool.families.protection import protected
 from ropetool.families.reading import Reading, Warn, read_model
-from ropetool.families.twins import Choice, choose_twin, tokenizer_warnings
+from ropetool.families.twins import tokenizer_warnings
 from ropetool.rope.pairing import Pairing
 
 if TYPE_CHECKING:
@@ -40,17 +42,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Conversion:
-    """A planned conversion: everything that was checked before the first byte is written."""
+    """A planned conversion: everything that was checked before the first byte is written.
+
+    ``config`` is what the file ``config_file`` of the result will say; ``twin`` is the type that it is written as,
+    where that is another one. ``pickled`` is the source as it will be in safetensors, where it is not yet.
+    """
 
     checkpoint: Checkpoint
     reading: Reading
     plan: Plan
     files: SideFiles
     destination: Path
-    written_as: Choice
-    warnings: tuple[Warn, ...]
-    adapter: Adapter | None = None
+    config_file: str
+    config: dict[str, Any]
+    loads_in: tuple[str, ...] = ()
+    twin: str | None = None
+    engine: WrittenFor | None = None
     pickled: Pickled | None = None
+    warnings: tuple[Warn, ...] = ()
 
     @property
     def total_bytes(self) -> int:
@@ -70,6 +79,8 @@ class Converted:
     tensors: int
     bytes: int
     seconds: float
+    loads_in: tuple[str, ...]
+    engine: WrittenFor | None
     warnings: tuple[Warn, ...]
 
 
@@ -80,18 +91,21 @@ def plan(
     declared: Pairing | None = None,
     written_as: str | None = None,
     *,
+    engine: EngineName | None = None,
     base: Path | None = None,
 ) -> Conversion:
     """Check everything and plan the conversion of ``source``, a checkpoint or an adapter, to layout ``to``.
 
     ``declared`` overrides the layout that the config's witnesses give, except a marker that contradicts it.
-    ``written_as`` is the type to write the result for: a twin's, or ``same``; None takes a twin where one can express
-    the model. ``base`` is the model of an adapter that does not name it. Raises `RopetoolError` for anything that would
-    make the result inexact.
+    ``written_as`` is the type to write the result for, a twin's or ``same``, and ``engine`` who shall read it: see
+    `engines.output`. ``base`` is the model of an adapter that does not name it. Raises `RopetoolError` for anything
+    that would make the result inexact, or read wrongly.
     """
     check_output(destination, source)
     pickled = _pickled(source)
     if is_adapter(source):
+        if written_as or engine:
+            raise UsageError(f"--as and --for are for a whole checkpoint, and {source} is an adapter; leave them out")
         return _plan_adapter(source, destination, to, declared, base, pickled)
     if base is not None:
         raise UsageError(f"--base is for an adapter, and {source} is a whole checkpoint; leave it out")
@@ -102,10 +116,18 @@ def plan(
     if current is to:
         raise _already(source, to, "you say so" if declared else reading.evidence[0].detail)
     steps = plan_conversion(checkpoint, reading, current, to)
+    output = output_config(checkpoint.config, reading, to, written_as, engine)
     files = _but_for(pickled, side_files(checkpoint))
-    choice = choose_twin(checkpoint.config, reading, to, written_as)
-    warnings = (*(pickled.warnings if pickled else ()), *_warnings(checkpoint, reading, files, to, choice))
-    return Conversion(checkpoint, reading, steps, files, destination, choice, warnings, pickled=pickled)
+    twin = output.choice.model_type if output.choice.config is not None else None
+    return Conversion(
+        checkpoint, reading, steps, files, destination, CONFIG, protected(output.config), loads_in(output.config), twin,
+        output.engine, pickled,
+        (
+            *_source_warnings(checkpoint, files, pickled),
+            *output.warnings(to),
+            *(tokenizer_warnings(checkpoint.directory, reading.model_type, twin) if twin else ()),
+        ),
+    )  # fmt: skip
 
 
 def _pickled(source: Path) -> Pickled | None:
@@ -136,6 +158,17 @@ def _already(source: Path, to: Pairing, because: str) -> AlreadyConvertedError:
     )
 
 
+def _current(reading: Reading, declared: Pairing | None) -> Pairing:
+    marked = reading.evidence[0]
+    if declared and marked.source == "marker" and marked.says != declared.value:
+        raise ConfigError(
+            f"--from says {declared.value}, but config.json was marked {marked.says} when ropetool wrote it; "
+            f"leave out --from, or remove the marker if the weights were changed since",
+            key="ropetool.pairing",
+        )
+    return declared or reading.pairing
+
+
 def _plan_adapter(
     source: Path, destination: Path, to: Pairing, declared: Pairing | None, base: Path | None, pickled: Pickled | None
 ) -> Conversion:
@@ -161,55 +194,27 @@ def _plan_adapter(
             f"be silently wrong. So that nothing loads that by itself, {BASE_KEY} is empty in the result"
         )
     warnings = (Warn("adapter-base", said), *(pickled.warnings if pickled else ()), *_left_behind(files))
-    own = Choice(adapter.reading.model_type, None)
-    return Conversion(adapter.checkpoint, adapter.reading, steps, files, destination, own, warnings, adapter, pickled)
+    return Conversion(
+        adapter.checkpoint, adapter.reading, steps, files, destination, ADAPTER_CONFIG,
+        written_config(adapter, to, __version__), pickled=pickled, warnings=warnings,
+    )  # fmt: skip
 
 
-def _current(reading: Reading, declared: Pairing | None) -> Pairing:
-    marked = reading.evidence[0]
-    if declared and marked.source == "marker" and marked.says != declared.value:
-        raise ConfigError(
-            f"--from says {declared.value}, but config.json was marked {marked.says} when ropetool wrote it; "
-            f"leave out --from, or remove the marker if the weights were changed since",
-            key="ropetool.pairing",
-        )
-    return declared or reading.pairing
+def _left_behind(files: SideFiles) -> Iterator[Warn]:
+    for path in files.left:
+        said = "was not copied: other weights, an adapter, or a large file of unknown kind"
+        yield Warn("left-behind", f"{path} {said}")
 
 
-def _class_after(reading: Reading, to: Pairing) -> Pairing:
-    """The layout that the stock class will rotate in the result."""
-    return to if reading.family.pairing_key else reading.class_pairing
-
-
-def _left_behind(files: SideFiles) -> tuple[Warn, ...]:
-    said = "was not copied: other weights, an adapter, or a large file of unknown kind"
-    return tuple(Warn("left-behind", f"{path} {said}") for path in files.left)
-
-
-def _warnings(
-    checkpoint: Checkpoint, reading: Reading, files: SideFiles, to: Pairing, choice: Choice
-) -> tuple[Warn, ...]:
-    warnings = list(_left_behind(files))
-    warnings += [
-        Warn("adapter", f"{path} is an adapter of this model: on the result it is silently wrong; convert it as well")
-        for path in adapters_of(checkpoint)
-    ]
-    warnings += [
-        Warn("stale-copy", f"{name} also lies in {shard.path.name}, unmapped; that copy is permuted alike")
-        for shard, name in checkpoint.stale_copies
-    ]
-    warnings += choice.warnings
-    if choice.config is not None:
-        warnings += tokenizer_warnings(checkpoint.directory, reading.model_type, choice.model_type)
-    elif _class_after(reading, to) is not to:
-        warnings.append(
-            Warn(
-                "class-rotates-other-layout",
-                f"the stock class of {reading.model_type} rotates {reading.class_pairing.value}: loaded by plain "
-                f"transformers the result is silently wrong; load it where {to.value} weights are expected",
-            )
-        )
-    return tuple(warnings)
+def _source_warnings(checkpoint: Checkpoint, files: SideFiles, pickled: Pickled | None) -> Iterator[Warn]:
+    """What a person should know of the files that a conversion starts from."""
+    yield from pickled.warnings if pickled else ()
+    yield from _left_behind(files)
+    for path in adapters_of(checkpoint):
+        said = f"{path} is an adapter of this model: on the result it is silently wrong; convert it as well"
+        yield Warn("adapter", said)
+    for shard, name in checkpoint.stale_copies:
+        yield Warn("stale-copy", f"{name} also lies in {shard.path.name}, unmapped; that copy is permuted alike")
 
 
 def apply(conversion: Conversion, progress: Callable[[int], None] = no_progress, *, sync: bool = False) -> Converted:
@@ -232,7 +237,7 @@ def apply(conversion: Conversion, progress: Callable[[int], None] = no_progress,
         copy_side_files(checkpoint, stage, conversion.files)
         if conversion.pickled:
             conversion.pickled.write_index(stage)
-        _write_config(conversion, stage)
+        (stage / conversion.config_file).write_text(to_json(conversion.config), encoding="utf-8")
     return _result(conversion, time.perf_counter() - began)
 
 
@@ -247,25 +252,12 @@ def _result(conversion: Conversion, seconds: float) -> Converted:
         output=str(conversion.destination),
         source=steps.source.value,
         target=steps.target.value,
-        model_type=conversion.written_as.model_type,
-        written_as=conversion.written_as.model_type if conversion.written_as.config else None,
+        model_type=conversion.twin or conversion.reading.model_type,
+        written_as=conversion.twin,
         tensors=len(steps.moves),
         bytes=steps.size_bytes,
         seconds=seconds,
+        loads_in=conversion.loads_in,
+        engine=conversion.engine,
         warnings=conversion.warnings,
     )
-
-
-def _write_config(conversion: Conversion, stage: Path) -> None:
-    """The config with the marker, and with the key that the class obeys where it has one."""
-    if conversion.adapter is not None:
-        adapted = written_config(conversion.adapter, conversion.plan.target, __version__)
-        (stage / ADAPTER_CONFIG).write_text(to_json(adapted), encoding="utf-8")
-        return
-    target = conversion.plan.target
-    written = conversion.written_as.config or conversion.checkpoint.config
-    config = with_marker(written, version=__version__, pairing=target.value)
-    key = conversion.reading.family.pairing_key
-    if key is not None:
-        config = with_text_keys(config, conversion.reading.decoder.path, **{key: target is Pairing.INTERLEAVED})
-    (stage / CONFIG).write_text(to_json(config), encoding="utf-8")

@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from ropetool.checkpoint.adapter import ADAPTER_PICKLE, ADAPTER_SINGLE, is_adapter, open_adapter
-from ropetool.checkpoint.folder import open_checkpoint, read_config, side_files
+from ropetool.checkpoint.folder import has_guard, open_checkpoint, read_config, side_files
 from ropetool.checkpoint.pickled import pickled_files
 from ropetool.errors import RopetoolError, UsageError
 from ropetool.families.adapter import plan_adapter, read_adapter
 from ropetool.families.buffers import stale_frequency_warnings
 from ropetool.families.plan import plan_conversion
+from ropetool.families.protection import stock_is_right
 from ropetool.families.reading import Evidence, Reading, Rotation, Warn, read_model
 from ropetool.families.schemes import Scheme, scheme_of
 from ropetool.rope.frequencies import Scaling
@@ -86,7 +87,7 @@ def inspect(path: Path, *, base: Path | None = None) -> Inspection:
         heads={"query": reading.geometry.heads, "key_value": reading.geometry.kv_heads},
         nope_layers=tuple(sorted(reading.nope_layers)),
         moves=moves,
-        warnings=(*reading.warnings, *_mismatch(reading), *weight_warnings),
+        warnings=(*reading.warnings, *_mismatch(path, reading), *weight_warnings),
     )
 
 
@@ -143,14 +144,19 @@ def _fact(reading: Reading, rotation: Rotation) -> RopeFact:
     )
 
 
-def _mismatch(reading: Reading) -> tuple[Warn, ...]:
-    if reading.pairing is reading.class_pairing:
+def _mismatch(path: Path, reading: Reading) -> tuple[Warn, ...]:
+    if stock_is_right(reading):
         return ()
+    loaded = (
+        "its config.json is guarded, so stock code refuses to load it; ropetool.load(path) runs it right"
+        if has_guard(path)
+        else "loaded by stock code this checkpoint is silently wrong"
+    )
     return (
         Warn(
             "class-rotates-other-layout",
             f"the weights are {reading.pairing.value}, but the stock class of {reading.model_type} rotates "
-            f"{reading.class_pairing.value}: loaded by stock code this checkpoint is silently wrong",
+            f"{reading.class_pairing.value}: {loaded}",
         ),
     )
 

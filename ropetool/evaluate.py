@@ -135,9 +135,9 @@ def position_losses(
     """The loss in nats of every next token of ``pieces`` [W, T], as [W, T - 1] in float64."""
     import torch
 
-    from ropetool.models.run import load, pick_device, token_losses
+    from ropetool.models.run import load_right, pick_device, token_losses
 
-    runner = load(path, pick_device(device), dtype, attention=_attention(path))
+    runner = load_right(path, pick_device(device), dtype, attention=_attention(path))
     rows = []
     for index, piece in enumerate(pieces):
 
@@ -160,9 +160,9 @@ def measure_recall(
     progress: Progress = _no_progress,
 ) -> tuple[Recall, ...]:
     """Recall at each length: seeded documents of about that many characters, read with the checkpoint's tokenizer."""
-    from ropetool.models.run import load, pick_device
+    from ropetool.models.run import load_right, pick_device
 
-    runner = load(path, pick_device(device), None, attention=_attention(path))
+    runner = load_right(path, pick_device(device), None, attention=_attention(path))
     results = []
     for length in lengths:
         rng = random.Random(seed)

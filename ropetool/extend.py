@@ -37,6 +37,7 @@ from ropetool.families.buffers import encode_floats, saved_frequencies
 from ropetool.families.lengths import Change, LengthEdits, length_edits, other_length_keys, to_json
 from ropetool.families.methods import Method, Weights
 from ropetool.families.native import Native, native_of
+from ropetool.families.protection import protected
 from ropetool.families.reading import Reading, Rotation, Warn, read_model
 from ropetool.rope.frequencies import Floats, ntk_theta, scaling_from_block
 
@@ -265,7 +266,7 @@ def apply(extension: Extension, progress: Callable[[int], None] = no_progress) -
     with staged(extension.destination) as stage:
         _bring_weights(extension, stage, progress)
         copy_side_files(checkpoint, stage, side_files(checkpoint))
-        for name, content in {**extension.edits.files, CONFIG: extension.config}.items():
+        for name, content in {**extension.edits.files, CONFIG: protected(extension.config)}.items():
             (stage / name).write_text(to_json(content), encoding="utf-8")
     return extension.result
 

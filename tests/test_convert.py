@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from ropetool import convert
-from ropetool.checkpoint.folder import open_checkpoint
+from ropetool.checkpoint.folder import has_guard, open_checkpoint, read_config
 from ropetool.errors import AlreadyConvertedError, ConfigError, OutputExistsError
 from ropetool.families.reading import read_model
 from ropetool.families.table import TABLE
@@ -129,8 +129,9 @@ def test_the_marker_tells_the_layout_and_a_second_conversion_is_refused(name: st
     row = TABLE[TINY[name].model_type]
     target = row.pairing.other
     there = converted(source, tmp_path / "there")
-    config = read_json(there / "config.json")
+    config = read_config(there)
     assert config["ropetool"]["pairing"] == target.value
+    assert has_guard(there) == (row.pairing_key is None)
     kept = {key: value for key, value in config.items() if key not in ("ropetool", row.pairing_key)}
     assert kept == {k: v for k, v in read_json(source / "config.json").items() if k != row.pairing_key}
     reading = read_model(config)

@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from ropetool import convert
+from ropetool.checkpoint.folder import read_config
 from ropetool.detect import inspect
 from ropetool.errors import ConfigConflictError, MissingFileError, ShardError, UnknownFamilyError
 from ropetool.families.table import TABLE
@@ -90,6 +91,9 @@ def test_a_converted_checkpoint_says_that_stock_code_is_wrong_on_it(checkpoint, 
     assert result.pairing == "interleaved"
     assert [(e.source, e.says) for e in result.evidence] == [("marker", "interleaved"), ("family", "half")]
     assert "class-rotates-other-layout" in codes(result)
+    assert any("is guarded" in warning.message for warning in result.warnings)
+    (tmp_path / "there" / "config.json").write_text(json.dumps(read_config(tmp_path / "there")), encoding="utf-8")
+    assert any("silently wrong" in warning.message for warning in inspect(tmp_path / "there").warnings)
     convert.apply(convert.plan(checkpoint("deepseek_v3"), tmp_path / "deep", Pairing.HALF))
     result = inspect(tmp_path / "deep")
     assert result.pairing == "half"

@@ -7,12 +7,16 @@ import json
 import pytest
 import torch
 
-from ropetool import evaluate
+from ropetool import convert, evaluate
 from ropetool.checkpoint.bundled import CHECKPOINT, TEXT, bundled
+from ropetool.checkpoint.folder import has_guard, read_config
 from ropetool.errors import UsageError
-from ropetool.models.options import Device
+from ropetool.families.reading import read_model
+from ropetool.models import loading
+from ropetool.models.options import Device, DType
 from ropetool.models.recall import RecallTask
 from ropetool.models.text import encode
+from ropetool.rope.pairing import Pairing
 from tests import tiny
 
 
@@ -32,6 +36,27 @@ def test_losses_in_chunks_equal_the_plain_loss(name, chunk, checkpoint, monkeypa
     ours = evaluate.position_losses(path, ids[None], Device.CPU, None)
     assert ours.shape == (1, len(ids) - 1)
     assert torch.allclose(ours[0], plain.double(), atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["llama", "gptj", "deepseek_v3"])
+def test_a_converted_checkpoint_has_the_losses_of_its_source(name, checkpoint, tmp_path, monkeypatch):
+    """Whatever layout the class rotates; and run as it is stored, a converted one would have others."""
+    source, there = checkpoint(name), tmp_path / "there"
+    convert.apply(convert.plan(source, there, read_model(read_config(source)).pairing.other, None, "same"))
+    ids = torch.randint(tiny.VOCAB, (1, tiny.LENGTH), generator=torch.Generator().manual_seed(5))
+    want = evaluate.position_losses(source, ids, Device.CPU, None)
+    assert torch.allclose(evaluate.position_losses(there, ids, Device.CPU, None), want, atol=1e-5)
+    if has_guard(there):
+        monkeypatch.setattr(loading, "_put_back", lambda *arguments: None)
+        assert float((evaluate.position_losses(there, ids, Device.CPU, None) - want).abs().max()) > 0.5
+
+
+def test_text_is_read_by_the_tokenizer_of_a_guarded_checkpoint(novel, tmp_path):
+    convert.apply(convert.plan(bundled(CHECKPOINT), tmp_path / "there", Pairing.INTERLEAVED, None, "same"))
+    assert has_guard(tmp_path / "there")
+    want = evaluate.evaluate(bundled(CHECKPOINT), novel, edges=(64,), dtype=DType.FLOAT32)
+    found = evaluate.evaluate(tmp_path / "there", novel, edges=(64,), dtype=DType.FLOAT32)
+    assert found.lengths == want.lengths
 
 
 def test_bins_are_weighted_by_token_and_cover_the_text(novel):

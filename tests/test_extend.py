@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save_file
 
 from ropetool import convert, extend
 from ropetool.checkpoint.config import Style
+from ropetool.checkpoint.folder import has_guard, read_config
 from ropetool.errors import ConfigConflictError, MethodError, OutputExistsError, ShapeError, UsageError
 from ropetool.families.methods import Method, Weights
 from ropetool.families.reading import read_model
@@ -325,7 +326,8 @@ def test_the_layout_survives_an_extension(checkpoint, tmp_path: Path) -> None:
     convert.apply(convert.plan(checkpoint("llama"), tmp_path / "there", Pairing.INTERLEAVED))
     written = extended(tmp_path / "there", tmp_path / "longer", factor=2.0)
     assert written["ropetool"]["pairing"] == "interleaved"
-    assert read_model(written).pairing is Pairing.INTERLEAVED
+    assert has_guard(tmp_path / "longer")
+    assert read_model(read_config(tmp_path / "longer")).pairing is Pairing.INTERLEAVED
     convert.apply(convert.plan(tmp_path / "longer", tmp_path / "back", Pairing.HALF))
     back = read_json(tmp_path / "back" / "config.json")
     assert back["ropetool"]["extension"] == written["ropetool"]["extension"]

@@ -12,6 +12,7 @@ from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from ropetool.checkpoint.guard import is_guarded, unguarded
 from ropetool.checkpoint.shards import Shard, Tensor, copy_file, output_error, read_json_file, read_shard
 from ropetool.errors import (
     CheckpointError,
@@ -70,7 +71,16 @@ def checkpoint_directory(path: Path) -> Path:
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """The config.json of the checkpoint at ``path``."""
+    """The config.json of the checkpoint at ``path``, without the guard if it has one."""
+    return unguarded(_raw_config(path))
+
+
+def has_guard(path: Path) -> bool:
+    """Whether stock code refuses the checkpoint at ``path``, because `checkpoint.guard` made it."""
+    return is_guarded(_raw_config(path))
+
+
+def _raw_config(path: Path) -> dict[str, Any]:
     directory = checkpoint_directory(path)
     file = directory / CONFIG
     if not file.is_file():

@@ -9,6 +9,7 @@ import typer
 
 from ropetool.cli.options import Base, Destination, DryRun, Json, Quiet, Source
 from ropetool.cli.sink import Sink
+from ropetool.engines.names import EngineName
 from ropetool.rope.layout import Pairing
 
 if TYPE_CHECKING:
@@ -18,6 +19,10 @@ To = Annotated[Pairing, typer.Option("--to", help="The layout to write.")]
 From = Annotated[
     Pairing | None,
     typer.Option("--from", help="The layout that the weights have, where you know better than config.json."),
+]
+For = Annotated[
+    EngineName | None,
+    typer.Option("--for", help="Write what this engine reads, or refuse where it would read the result wrongly."),
 ]
 As = Annotated[
     str | None,
@@ -39,6 +44,7 @@ def convert(
     from_: From = None,
     as_: As = None,
     base: Base = None,
+    for_: For = None,
     dry_run: DryRun = False,
     verify: Verify = False,
     sync: Sync = False,
@@ -52,7 +58,7 @@ def convert(
     from ropetool import convert as verb
 
     sink = Sink(json, quiet)
-    conversion = verb.plan(src, dst, to, from_, as_, base=base)
+    conversion = verb.plan(src, dst, to, from_, as_, base=base, engine=for_)
     if dry_run:
         sink.result("converted", verb.preview(conversion), dry_run=True)
         return

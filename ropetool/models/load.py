@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,9 @@ import torch
 
 from ropetool.errors import CheckpointError, UsageError
 from ropetool.models.catalog import class_of
+from ropetool.models.loading import load_as, load_checked, reason
 from ropetool.models.options import Device, DType
+from ropetool.models.unguarded import config_options
 
 
 def torch_dtype(dtype: DType) -> torch.dtype:
@@ -42,15 +45,48 @@ class Runner:
 
 
 def load(path: Path, device: torch.device, dtype: DType | None, attention: str | None = "eager") -> Runner:
-    """Load a checkpoint with the class that it was made for; ``dtype`` None keeps the stored one, ``attention`` None
-    takes the fastest that the class supports.
+    """Load a checkpoint as it is stored, with the class that it was made for.
 
-    Raises `CheckpointError` when the class finds a weight missing or of another shape: it would be random.
+    In a layout that the class does not rotate it needs `reference_rotation`.
+
+    ``dtype`` None keeps the stored one, ``attention`` None takes the fastest that the class supports. Raises
+    `CheckpointError` when the class finds a weight missing or of another shape: it would be random.
     """
+    return _runner(load_checked, path, device, dtype, attention, config=_config(path))
+
+
+def load_right(path: Path, device: torch.device, dtype: DType | None, attention: str | None = "eager") -> Runner:
+    """`load`, in the layout that the class rotates, whatever layout the weights are stored in."""
+    return _runner(load_as, path, device, dtype, attention)
+
+
+def _runner(
+    loader: Callable[..., Any], path: Path, device: torch.device, dtype: DType | None, attention: str | None,
+    **options: Any,
+) -> Runner:  # fmt: skip
     import transformers
 
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = False
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = loader(
+            _class(path),
+            path,
+            dtype=torch_dtype(dtype) if dtype else "auto",
+            attn_implementation=attention,
+            device_map={"": device},
+            **options,
+        )
+    return Runner(model.eval(), device)
+
+
+def _class(path: Path) -> Any:
+    """The class that a checkpoint was made for."""
+    import transformers
+
     config = _config(path)
     kind = class_of(config)
     if kind is None:
@@ -58,38 +94,7 @@ def load(path: Path, device: torch.device, dtype: DType | None, attention: str |
             f"transformers {transformers.__version__} has no class for the model type {config.model_type} of {path}",
             path=str(path),
         )
-    torch.backends.cuda.matmul.allow_tf32 = False
-    torch.backends.cudnn.allow_tf32 = False
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            model, info = kind.from_pretrained(
-                path,
-                config=config,
-                dtype=torch_dtype(dtype) if dtype else "auto",
-                attn_implementation=attention,
-                device_map={"": device},
-                local_files_only=True,
-                output_loading_info=True,
-            )
-    except Exception as error:  # a stranger's config can make transformers raise anything
-        raise CheckpointError(f"transformers cannot load {path}: {_reason(error)}", path=str(path)) from error
-    broken = sorted(map(str, [*info["missing_keys"], *info["mismatched_keys"]]))
-    if broken:
-        raise CheckpointError(
-            f"{path} lacks {len(broken)} weights that its class needs, {broken[0]} among them; they would be random",
-            path=str(path),
-            tensor=broken[0],
-        )
-    return Runner(model.eval(), device)
-
-
-def _reason(error: Exception) -> str:
-    """The first line of what a library said; one that ends in a colon takes the next along."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
-    if "ignore_mismatched_sizes" in lines[0]:
-        return "a weight has another shape than the class makes of config.json; check its sizes (vocab_size, say)"
-    return " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
+    return kind
 
 
 def _config(path: Path) -> Any:
@@ -97,10 +102,12 @@ def _config(path: Path) -> Any:
     import transformers
 
     transformers.logging.set_verbosity_error()
+    directory = path if path.is_dir() else path.parent
     try:
-        return transformers.AutoConfig.from_pretrained(path if path.is_dir() else path.parent, local_files_only=True)
+        guarded = config_options(path).get("config")
+        return guarded or transformers.AutoConfig.from_pretrained(directory, local_files_only=True)
     except Exception as error:  # a stranger's config can make transformers raise anything
-        raise CheckpointError(f"transformers cannot read {path}: {_reason(error)}", path=str(path)) from error
+        raise CheckpointError(f"transformers cannot read {path}: {reason(error)}", path=str(path)) from error
 
 
 def live_config(path: Path) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ropetool.checkpoint.folder import CONFIG
+from ropetool.engines.writing import LAYOUT_KEYS
 from ropetool.errors import TwinError
 from ropetool.families.lengths import OTHER_LENGTH_KEYS
 from ropetool.families.reading import Reading
@@ -20,6 +21,7 @@ from ropetool.models.run import live_config
 OUTSIDE_THE_LOGITS = {
     *("ropetool", "transformers_version", "_name_or_path", "dtype", "torch_dtype", "architectures", "use_cache"),
     *("rope_parameters", "rope_scaling", "rope_theta", "rotary_emb_base", "initializer_range", "auto_map"),
+    *LAYOUT_KEYS,
     *("original_max_position_embeddings", "partial_rotary_factor", "id2label", "label2id", "rope_local_base_freq"),
 }
 

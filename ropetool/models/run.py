@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ropetool.errors import UnsupportedError
 from ropetool.models.catalog import inputs_of
-from ropetool.models.load import Runner, live_config, load, pick_device, torch_dtype
+from ropetool.models.load import Runner, live_config, load, load_right, pick_device, torch_dtype
 from ropetool.models.reference import reference_rotation
 from ropetool.models.tables import live_frequencies
 
@@ -19,6 +19,7 @@ __all__ = [
     "live_config",
     "live_frequencies",
     "load",
+    "load_right",
     "logits",
     "pick_device",
     "reference_rotation",

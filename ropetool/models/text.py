@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ropetool.errors import CheckpointError
+from ropetool.models.unguarded import config_options
 
 
 @lru_cache(maxsize=4)
@@ -20,7 +21,7 @@ def tokenizer_of(path: Path) -> Any:
     transformers.logging.set_verbosity_error()
     directory = path if path.is_dir() else path.parent
     try:
-        return transformers.AutoTokenizer.from_pretrained(directory, local_files_only=True)
+        return transformers.AutoTokenizer.from_pretrained(directory, local_files_only=True, **config_options(path))
     except (ValueError, OSError, KeyError, TypeError, ImportError) as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise CheckpointError(f"no tokenizer can be loaded from {directory}: {reason}", path=str(directory)) from error

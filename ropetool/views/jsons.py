@@ -60,6 +60,8 @@ def converted(result: Converted, *, dry_run: bool = False, verified: bool = Fals
         "bytes": result.bytes,
         "seconds": result.seconds,
         "verified": verified,
+        "for": asdict(result.engine) if result.engine else None,
+        "loads_in": list(result.loads_in),
         "warnings": _warnings(result.warnings),
         "dry_run": dry_run,
     }

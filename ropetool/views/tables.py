@@ -15,6 +15,7 @@ from ropetool.families.reading import Warn
 if TYPE_CHECKING:
     from ropetool.convert import Converted
     from ropetool.detect import Inspection, RopeFact
+    from ropetool.engines.writing import WrittenFor
     from ropetool.evaluate import Bin, Evaluation, Recall
     from ropetool.extend import Extended
     from ropetool.families.family import Family
@@ -96,8 +97,16 @@ def converted(result: Converted, *, dry_run: bool = False, verified: bool = Fals
         rows.append(("time", f"{result.seconds:.2f} s"))
     if verified:
         rows.append(("verified", "the logits of both agree, and the wrong layout's do not"))
+    if result.engine:
+        rows.append(("for", _engine(result.engine)))
+    rows.append(("loads in", ", ".join(result.loads_in)))
     title = f"would write {result.output}" if dry_run else f"wrote {result.output}"
     return Group(_facts(title, rows), warnings(result.warnings))
+
+
+def _engine(engine: WrittenFor) -> str:
+    keys = " and ".join(f"{key} {str(value).lower()}" for key, value in engine.keys.items())
+    return f"{engine.source} ({engine.origin}): {f'{keys}; ' if keys else ''}{engine.load}"
 
 
 def extended(result: Extended, *, dry_run: bool = False) -> RenderableType:

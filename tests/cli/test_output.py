@@ -62,6 +62,23 @@ def test_convert(run, checkpoint, tmp_path: Path) -> None:
     same = ("output", "from", "to", "tensors", "bytes", "warnings")
     assert {k: planned.json[k] for k in same} == {k: done.json[k] for k in same}
     assert done.json["seconds"] > 0
+    assert (done.json["for"], done.json["loads_in"]) == (None, ["ropetool.load"])
+
+
+def test_convert_for_an_engine(run, checkpoint, tmp_path: Path) -> None:
+    arguments = ("convert", checkpoint("llama"), tmp_path / "out", "--to", "interleaved")
+    refused = run(*arguments, "--for", "vllm", "--json")
+    assert refused.code == 2
+    assert refused.json["error"].keys() >= {"code", "message", "engine", "model_type", "pairing"}
+    assert list(tmp_path.iterdir()) == []
+    assert run(*arguments, "--for", "nothing").code == 2
+    planned = run(*arguments, "--for", "mlx-lm", "--dry-run")
+    assert "rope_traditional true; mlx_lm.load" in planned.out
+    done = run(*arguments, "--for", "mlx-lm", "--json", "--verify")
+    assert done.code == 0
+    assert done.json["for"].keys() == {"engine", "version", "origin", "source", "keys", "load"}
+    assert done.json["for"]["keys"] == {"rope_traditional": True}
+    assert done.json["loads_in"] == ["mlx-lm", "ropetool.load"]
 
 
 def test_convert_for_another_class(run, checkpoint, tmp_path: Path) -> None:

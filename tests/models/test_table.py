@@ -11,6 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+import ropetool
 from ropetool import convert, verify
 from ropetool.families.reading import read_model
 from ropetool.families.table import TABLE
@@ -155,6 +156,20 @@ def test_the_way_back_is_bit_identical(pair, tmp_path):
     convert.apply(convert.plan(converted, tmp_path / "back", TABLE[source.name].pairing))
     read = [(path / "model.safetensors").read_bytes() for path in (source, converted, tmp_path / "back")]
     assert read[0] == read[2] != read[1]
+
+
+def test_ropetool_load_puts_every_row_back(pair):
+    """The model of the converted checkpoint is the model of the source, tensor for tensor."""
+    row = TABLE[pair[0].name]
+    source, converted = (ropetool.load(path, dtype=torch.float32) for path in pair)
+    assert type(source) is type(converted)
+    tensors, after = source.state_dict(), converted.state_dict()
+    differing = {name for name, tensor in after.items() if not torch.equal(tensor, tensors[name])}
+    assert not differing or row.pairing_key, differing
+    stored = load_file(pair[1] / "model.safetensors")
+    moved = {name for name in stored if name in tensors and not torch.equal(stored[name], tensors[name])}
+    assert moved
+    assert differing in (set(), moved)  # a class that obeys a key is loaded as it is
 
 
 @pytest.mark.parametrize("fault", ["not permuted", "inverse direction", "norm left", "bias left"])

@@ -1,0 +1,87 @@
+"""The config that a conversion writes: for the source's own class or a twin's, and for an engine where one is named."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from ropetool import __version__
+from ropetool.checkpoint.config import with_marker
+from ropetool.engines.names import EngineName
+from ropetool.engines.writing import WrittenFor, disagreeing_keys, without_engine, written_for
+from ropetool.errors import UnsupportedError
+from ropetool.families.decoder import with_text_keys
+from ropetool.families.protection import stock_is_right
+from ropetool.families.reading import Reading, Warn, read_model
+from ropetool.families.twins import SAME, Choice, choose_twin
+from ropetool.rope.pairing import Pairing
+
+
+@dataclass(frozen=True)
+class Output:
+    """The config of a converted checkpoint, the class that it is for, and the engine that was named."""
+
+    config: dict[str, Any]
+    choice: Choice
+    engine: WrittenFor | None = None
+
+    def warnings(self, target: Pairing) -> Iterator[Warn]:
+        """What a person must know who loads the result."""
+        yield from self.choice.warnings
+        yield from _loading_warnings(self.config, self.engine)
+        yield from disagreeing_keys(self.config, target)
+
+
+def output_config(
+    config: Mapping[str, Any], reading: Reading, to: Pairing, written_as: str | None, engine: EngineName | None
+) -> Output:
+    """The config to write for weights in the layout ``to``.
+
+    ``written_as`` is a twin's type, or ``same``; None takes a twin where one can express the model, or with ``engine``
+    only where that engine would not read the model's own type. Raises `TwinError` and `UnsupportedError` for a type or
+    an engine that would rotate the weights wrongly.
+    """
+    source = without_engine(config)
+    if engine is None:
+        choice = choose_twin(source, reading, to, written_as)
+        return Output(_config_after(choice.config or source, reading, to), choice)
+    choice = choose_twin(source, reading, to, written_as or SAME)
+    try:
+        return _for_engine(source, reading, to, choice, engine)
+    except UnsupportedError as refusal:
+        twin = choice if written_as is not None else choose_twin(source, reading, to, None)
+        if twin.config is None or twin is choice:
+            raise
+        with suppress(UnsupportedError):
+            return _for_engine(source, reading, to, twin, engine)
+        raise refusal
+
+
+def _for_engine(source: Mapping[str, Any], reading: Reading, to: Pairing, choice: Choice, engine: EngineName) -> Output:
+    config, told = written_for(_config_after(choice.config or source, reading, to), engine)
+    return Output(config, choice, told)
+
+
+def _config_after(config: Mapping[str, Any], reading: Reading, target: Pairing) -> dict[str, Any]:
+    """The config with the marker, and with the key that the class obeys where it has one."""
+    marked = with_marker(config, version=__version__, pairing=target.value)
+    key = reading.family.pairing_key
+    if key is None:
+        return marked
+    return with_text_keys(marked, reading.decoder.path, **{key: target is Pairing.INTERLEAVED})
+
+
+def _loading_warnings(config: Mapping[str, Any], engine: WrittenFor | None) -> Iterator[Warn]:
+    after = read_model(config)
+    if stock_is_right(after):
+        return
+    loaded = (
+        "the config.json of the result is guarded: plain transformers refuses to load it, and ropetool.load(path) runs "
+        "it right"
+        if engine is None
+        else f"the result is for {engine.engine}, and loaded by plain transformers it is silently wrong"
+    )
+    said = f"the stock class of {after.model_type} rotates {after.class_pairing.value}; {loaded}"
+    yield Warn("class-rotates-other-layout", said)

@@ -1,0 +1,36 @@
+"""When a checkpoint needs the guard: its weights are in a layout that its stock class does not rotate."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ropetool.checkpoint.config import marker
+from ropetool.checkpoint.guard import guarded
+from ropetool.families.reading import Reading, read_model
+
+# The marker's entry that tells for which engine a checkpoint was written.
+ENGINE = "for"
+
+
+def stock_is_right(reading: Reading) -> bool:
+    """Whether the stock class rotates the layout that the weights have."""
+    return reading.pairing is reading.class_pairing
+
+
+def guard_sentence(reading: Reading) -> str:
+    """What transformers prints in its error: what this is, and the two ways on."""
+    stored, rotated = reading.pairing.value, reading.class_pairing.value
+    return (
+        f"these {reading.model_type} weights are stored as {stored}, and the stock class would rotate them as "
+        f"{rotated}, silently wrong; load them with ropetool.load(path), or convert them back with "
+        f"`ropetool convert SRC DST --to {rotated}`"
+    )
+
+
+def protected(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The config as it may lie on a disk: guarded, unless the stock class is right or an engine was named for it."""
+    reading = read_model(config)
+    if stock_is_right(reading) or marker(config).get(ENGINE) is not None:
+        return dict(config)
+    return guarded(config, guard_sentence(reading))

@@ -1,0 +1,140 @@
+"""Load any checkpoint as a plain transformers model that runs right, whatever layout its weights are stored in.
+
+Where the class rotates another layout than the weights have, the rows of q and k go back to the class's layout in
+memory, by the very plan that `convert` writes files with. What comes out is the model that the class was made for:
+cached decoding, `generate`, training and saving need nothing further.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ropetool.checkpoint.config import marker, with_marker
+from ropetool.checkpoint.folder import Checkpoint, checkpoint_directory, open_checkpoint, read_config
+from ropetool.engines.writing import without_engine
+from ropetool.errors import CheckpointError, UnsupportedError, UsageError
+from ropetool.families.plan import plan_conversion
+from ropetool.families.protection import stock_is_right
+from ropetool.families.reading import Reading, read_model
+from ropetool.models.unguarded import config_object
+from ropetool.rope.pairing import IndexMap
+
+OURS = ("config", "state_dict", "output_loading_info", "local_files_only")
+
+
+def load(path: str | Path, **options: Any) -> Any:
+    """The model of a checkpoint directory, of its own class; ``options`` (dtype, device_map ...) go to from_pretrained.
+
+    Raises `CheckpointError` for what transformers cannot load, or would load with random weights; `UnsupportedError`
+    where the rows cannot be put back (quantised weights, weights left on a disk, or a tensor that has another name in
+    the model); `UsageError` for an option that the checkpoint itself decides.
+    """
+    fixed = [name for name in OURS if name in options]
+    if fixed:
+        raise UsageError(f"{fixed[0]} comes from the checkpoint itself; leave it out", option=fixed[0])
+    return load_as(model_kind(read_config(Path(path))), Path(path), **options)
+
+
+def load_as(kind: Any, path: Path, **options: Any) -> Any:
+    """`load` with the class ``kind``, whatever config.json names."""
+    config, directory = read_config(path), checkpoint_directory(path)
+    # Only a marker can say that the weights are not in the layout that their class rotates.
+    reading = read_model(config) if marker(config).get("pairing") else None
+    if reading is None or stock_is_right(reading):
+        return load_checked(kind, directory, **options)
+    checkpoint = open_checkpoint(path)
+    _check_unquantised(checkpoint, options)
+    after = with_marker(without_engine(config), pairing=reading.class_pairing.value)
+    model = load_checked(kind, directory, config=config_object(after, directory), **options)
+    _put_back(model, checkpoint, reading)
+    return model
+
+
+def model_kind(config: Mapping[str, Any]) -> Any:
+    """The class that config.json names, where transformers has it; else the automatic one for causal models."""
+    import transformers
+
+    names = config.get("architectures") or [""]
+    return getattr(transformers, str(names[0]), None) or transformers.AutoModelForCausalLM
+
+
+def load_checked(kind: Any, path: Path, **options: Any) -> Any:
+    """``kind.from_pretrained``, with nothing made up.
+
+    Raises `CheckpointError` where it fails, or finds a weight missing or of another shape: it would be random.
+    """
+    try:
+        model, info = kind.from_pretrained(path, local_files_only=True, output_loading_info=True, **options)
+    except Exception as error:  # a stranger's config can make transformers raise anything
+        raise CheckpointError(f"transformers cannot load {path}: {reason(error)}", path=str(path)) from error
+    broken = sorted(map(str, [*info["missing_keys"], *info["mismatched_keys"]]))
+    if broken:
+        raise CheckpointError(
+            f"{path} lacks {len(broken)} weights that its class needs, {broken[0]} among them; they would be random",
+            path=str(path),
+            tensor=broken[0],
+        )
+    return model
+
+
+def reason(error: Exception) -> str:
+    """The first line of what a library said; one that ends in a colon takes the next along."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    if "ignore_mismatched_sizes" in lines[0]:
+        return "a weight has another shape than the class makes of config.json; check its sizes (vocab_size, say)"
+    return " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
+
+
+def _check_unquantised(checkpoint: Checkpoint, options: dict[str, Any]) -> None:
+    asked = next((name for name in ("quantization_config", "load_in_8bit", "load_in_4bit") if options.get(name)), None)
+    stored = "quantization_config" if checkpoint.config.get("quantization_config") else None
+    if asked or stored:
+        raise _cannot(checkpoint, f"{asked or stored} makes the model hold quantised rows, which do not move in memory")
+
+
+def _cannot(checkpoint: Checkpoint, why: str, **fields: Any) -> UnsupportedError:
+    told = marker(checkpoint.config).get("pairing")
+    return UnsupportedError(
+        f"the weights in {checkpoint.directory} are stored as {told} and must be put back for their class, but {why}; "
+        f"convert the checkpoint back with `ropetool convert`, and load that",
+        path=str(checkpoint.directory),
+        **fields,
+    )
+
+
+@torch.no_grad()
+def _put_back(model: nn.Module, checkpoint: Checkpoint, reading: Reading) -> None:
+    """Permute every row that a conversion would move, once each, in place."""
+    steps = plan_conversion(checkpoint, reading, reading.pairing, reading.class_pairing)
+    live = dict(model.named_parameters(remove_duplicate=False)) | dict(model.named_buffers(remove_duplicate=False))
+    found = {}
+    for move in steps.moves:
+        name = move.tensor.name
+        tensor = _live_tensor(live, name)
+        if tensor is None:
+            raise _cannot(checkpoint, f"{type(model).__name__} has no tensor called {name}", tensor=name)
+        if type(tensor.data) is not Tensor or tensor.is_meta or tuple(tensor.shape) != tuple(move.tensor.shape):
+            held = f"{type(tensor.data).__name__} of shape {list(tensor.shape)} on {tensor.device}"
+            stored = f"{list(move.tensor.shape)} in the file"
+            raise _cannot(checkpoint, f"the model holds {name} as {held}, which is {stored}", tensor=name)
+        found[tensor.data_ptr()] = (tensor, move.permutation.index)
+    for tensor, index in found.values():
+        tensor.copy_(permuted(tensor, index))
+
+
+def _live_tensor(live: dict[str, Tensor], name: str) -> Tensor | None:
+    """The model's tensor of that name; a checkpoint of the bare body has its names without the model's prefix."""
+    matches = [n for n in live if n == name or n.endswith(f".{name}") or name.endswith(f".{n}")]
+    return live[matches[0]] if len(matches) == 1 else live.get(name)
+
+
+def permuted(tensor: Tensor, index: IndexMap) -> Tensor:
+    """``new[r] = old[index[r]]`` over the ``len(index)`` rows of ``tensor``, as bytes, so that any dtype will do."""
+    rows = tensor.detach().contiguous().reshape(len(index), -1).view(torch.uint8)
+    moved = rows[torch.from_numpy(index).to(tensor.device)]
+    return moved.view(tensor.dtype).reshape(tensor.shape)
