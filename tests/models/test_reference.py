@@ -35,7 +35,8 @@ REFUSED = {
 }
 # q is mixed after the projection, so that no row can be followed: modeling_zaya.py of transformers 5.24, rotate_half.
 UNREAD = {"zaya": Pairing.HALF}
-UNREAD_PROJECTIONS = ("linear_q", "linear_k", "q_proj", "k_proj")
+# Its q and k are normalised, and k is then scaled by this, which is zero in a new model.
+UNREAD_SCALE = "qk_norm.temp"
 
 
 @dataclass
@@ -118,10 +119,13 @@ def made(model_type):
         for path in a.paths
         for p in a.projections
         if p.roles & {probe.Role.Q, probe.Role.K} and f"{path}.{p.name}" in modules
-    } or {module for name, module in modules.items() if name.endswith(UNREAD_PROJECTIONS)}
+    }
     with torch.no_grad():
         for module in loud:
             module.weight.mul_(LOUDER)
+        for name, parameter in model.named_parameters():
+            if name.endswith(UNREAD_SCALE):
+                parameter.fill_(LOUDER)
     runner = Runner(model, torch.device("cpu"))
     ids = torch.randint(2, 60, (TOKENS,), generator=torch.Generator().manual_seed(5))
     with implementation(model, EAGER):
