@@ -305,13 +305,14 @@ def test_an_extension_that_the_class_ignores_fails(checkpoint, tmp_path, monkeyp
 
 def test_live_frequencies_rounded_to_bfloat16_are_seen(checkpoint, tmp_path, monkeypatch):
     from ropetool.models import run
+    from ropetool.models.tables import table_modules
 
     source = checkpoint("llama")
     out, real_load = converted(source, tmp_path / "out"), run.load
 
     def load_rounded(path, *arguments, **options):
         runner = real_load(path, *arguments, **options)
-        for module in run.rotary_modules(runner.model):
+        for module in table_modules(runner.model).values():
             module.inv_freq = module.inv_freq.bfloat16().float()
         return runner
 
@@ -322,13 +323,14 @@ def test_live_frequencies_rounded_to_bfloat16_are_seen(checkpoint, tmp_path, mon
 def test_a_lost_attention_factor_is_seen(checkpoint, tmp_path):
     """The frequencies are right and cos and sin are not scaled: only the logits can tell."""
     from ropetool.models import run
+    from ropetool.models.tables import table_modules
 
     source, out = checkpoint("llama"), tmp_path / "out"
     extend.apply(extend.plan(source, out, extend.Method.YARN, factor=4.0))
     runner = run.load(out, torch.device("cpu"), DType.FLOAT32)
     ids = torch.arange(2, 60)
     right = run.logits(runner, ids)
-    for module in run.rotary_modules(runner.model):
+    for module in table_modules(runner.model).values():
         module.attention_scaling = 1.0
     lost = run.logits(runner, ids)
     side = verify._side(out)

@@ -65,8 +65,11 @@ def token_losses(runner: Runner, ids_T: Tensor, chunk_tokens: int, progress: Pro
     """The loss in nats of every next token of one sequence, [T - 1] in float64 on the CPU.
 
     The body of the model runs once over the whole sequence, as every scaling method needs; its head, with whatever
-    the class does after it (soft caps, scales), runs in chunks, so that logits never need more than a chunk.
+    the class does after it (soft caps, scales), runs in chunks, so that logits never need more than a chunk. Raises
+    `UnsupportedError` for a class without a head.
     """
+    if runner.model.get_output_embeddings() is None:
+        raise UnsupportedError(f"{type(runner.model).__name__} has no head that predicts tokens, so it has no losses")
     ids = ids_T.to(runner.device)
     body = runner.model.base_model
     whole = body(input_ids=ids[None], use_cache=False)

@@ -128,7 +128,10 @@ SPECIAL: dict[str, Special] = {
                                       "num_codebooks": 4, "vocab_size": VOCAB},
                                      inputs=codes(lambda c: c.num_codebooks + 1)),
     "longcat_flash": Special({"head_dim": 8}),
-    "minimax_m3_vl_text": Special({"layer_types": ["full_attention", "minimax_m3_sparse"], "index_head_dim": 32}),
+    "minimax_m3_vl_text": Special(
+        {"layer_types": ["full_attention", "minimax_m3_sparse"], "index_head_dim": 32, "index_block_size": 2,
+         "index_topk_blocks": 2}
+    ),
     "moonshine": Special(
         {"encoder_num_hidden_layers": 1, "decoder_num_hidden_layers": 2, "decoder_num_attention_heads": 8,
          "decoder_num_key_value_heads": 8, "hidden_size": 256},

@@ -7,13 +7,16 @@ from dataclasses import dataclass, replace
 import pytest
 import torch
 
+from ropetool.checkpoint.config import ALL_LAYERS
 from ropetool.errors import UnsupportedError
 from ropetool.models import probe, tiny
+from ropetool.models.inputs import default_inputs, encoder_inputs
 from ropetool.models.load import Runner
 from ropetool.models.reference import reference_rotation
 from ropetool.models.rotary import Rotary
 from ropetool.models.run import logits
-from ropetool.models.seams import implementation
+from ropetool.models.seams import EAGER, INDEXER, implementation
+from ropetool.models.survey import survey
 from ropetool.models.tables import live_frequencies, table_modules
 from ropetool.rope.frequencies import Default, Yarn
 from ropetool.rope.pairing import Pairing
@@ -32,6 +35,8 @@ REFUSED = {
 }
 # q is mixed after the projection, so that no row can be followed: modeling_zaya.py of transformers 5.24, rotate_half.
 UNREAD = {"zaya": Pairing.HALF}
+# Its q and k are normalised, and k is then scaled by this, which is zero in a new model.
+UNREAD_SCALE = "qk_norm.temp"
 
 
 @dataclass
@@ -70,7 +75,7 @@ class Subject:
         return frozenset(still - turning) if turning else frozenset()
 
     def by_reference(self, rotaries) -> torch.Tensor:
-        with reference_rotation(self.runner, rotaries, self.nope_layers()):
+        with implementation(self.runner.model, EAGER), reference_rotation(self.runner, rotaries, self.nope_layers()):
             return logits(self.runner, self.ids)
 
 
@@ -102,11 +107,11 @@ def attention_factor(model):
     return Default(1e4) if factor == 1.0 else Yarn(1e4, 1.0, 64, explicit_attention_factor=factor)
 
 
-@pytest.fixture(scope="module", params=tiny.rope_model_types())
-def subject(request):
-    report = probe.probe_model_type(request.param)
+def made(model_type):
+    """The subject of a model type."""
+    report = probe.probe_model_type(model_type)
     assert report.unread is None, report.unread
-    model = tiny.build(request.param).model
+    model = tiny.build(model_type).model
     modules = dict(model.named_modules())
     loud = {
         modules[f"{path}.{p.name}"]
@@ -118,10 +123,18 @@ def subject(request):
     with torch.no_grad():
         for module in loud:
             module.weight.mul_(LOUDER)
+        for name, parameter in model.named_parameters():
+            if name.endswith(UNREAD_SCALE):
+                parameter.fill_(LOUDER)
     runner = Runner(model, torch.device("cpu"))
     ids = torch.randint(2, 60, (TOKENS,), generator=torch.Generator().manual_seed(5))
-    with implementation(model, "eager"):
-        yield Subject(runner, report, ids, logits(runner, ids))
+    with implementation(model, EAGER):
+        return Subject(runner, report, ids, logits(runner, ids))
+
+
+@pytest.fixture(scope="module", params=tiny.rope_model_types())
+def subject(request):
+    return made(request.param)
 
 
 def distance(a, b):
@@ -139,4 +152,58 @@ def test_the_own_layout_agrees_and_the_other_does_not(subject):
     assert distance(subject.stock, subject.by_reference(rotaries)) <= MARGIN
     other = {kind: replace(r, pairing=r.pairing.other) for kind, r in rotaries.items()}
     assert distance(subject.stock, subject.by_reference(other)) > CONTROL_MARGIN * MARGIN
-    assert torch.equal(subject.stock, logits(subject.runner, subject.ids))
+    with implementation(subject.runner.model, EAGER):
+        assert torch.equal(subject.stock, logits(subject.runner, subject.ids))
+
+
+@pytest.mark.parametrize("model_type", ["deepseek_v32", "minimax_m3_vl_text", "nanochat", "hunyuan_v1_dense", "falcon"])
+def test_a_rotation_the_wrong_way_misses(model_type):
+    """Backwards where the class turns forwards, and the reverse; of the indexer alone, where there is one."""
+    subject = made(model_type)
+    rotaries = subject.rotaries()
+    kinds = [INDEXER] if INDEXER in rotaries else rotaries
+    wrong = rotaries | {kind: replace(rotaries[kind], backwards=not rotaries[kind].backwards) for kind in kinds}
+    stretched = rotaries | {
+        kind: replace(rotaries[kind], live_inv_freq=rotaries[kind].live_inv_freq * 3) for kind in kinds
+    }
+    assert distance(subject.stock, subject.by_reference(rotaries)) <= MARGIN
+    assert distance(subject.stock, subject.by_reference(stretched)) > CONTROL_MARGIN * MARGIN
+    assert distance(subject.stock, subject.by_reference(wrong)) > CONTROL_MARGIN * MARGIN
+
+
+def test_a_norm_after_the_rotation_is_rotated_before():
+    """Hunyuan's norms have weights that are not alike, so that rotating behind them would be another thing."""
+    model = made("hunyuan_v1_dense").runner.model
+    sites = survey(model, default_inputs, 60)
+    assert all(len(site.norms) == 2 for site in sites)
+
+
+def test_keys_of_another_sequence_stay():
+    """T5Gemma 2's decoder attends to its own tokens and to the encoder's in one call."""
+    subject = made("t5gemma2_decoder")
+    sites = survey(subject.runner.model, encoder_inputs, 60)
+    assert all(site.longer for site in sites)
+
+
+@pytest.mark.parametrize(
+    ("model_type", "change", "said"),
+    [
+        ("llama", {"nope_layers": frozenset({1})}, r"layers\.1\.self_attn rotates q and k"),
+        ("cohere2", {"nope_layers": frozenset()}, r"layers\.1\.self_attn does not rotate q and k"),
+        ("gemma2", {"only": "sliding_attention"}, r"layers\.1\.self_attn rotates q and k"),
+        ("deepseek_v32", {"without": INDEXER}, r"indexer rotates q and k"),
+    ],
+)
+def test_a_config_that_says_otherwise_than_the_class_is_refused(model_type, change, said):
+    subject = made(model_type)
+    rotaries = subject.rotaries()
+    every = {ALL_LAYERS: next(iter(rotaries.values()))}
+    if "only" in change:
+        rotaries = {change["only"]: rotaries[change["only"]]}
+    elif "without" in change:
+        rotaries = {kind: r for kind, r in rotaries.items() if kind != change["without"]}
+    else:
+        rotaries = every
+    nope = change.get("nope_layers", subject.nope_layers())
+    with pytest.raises(UnsupportedError, match=said), reference_rotation(subject.runner, rotaries, nope):
+        pass
