@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ropetool import __version__
 from ropetool.checkpoint.config import with_marker
+from ropetool.checkpoint.fields import ROWS, patch_values
 from ropetool.checkpoint.folder import (
     CONFIG,
     Checkpoint,
@@ -24,7 +25,7 @@ from ropetool.checkpoint.shards import copy_file, no_progress, patch_rows
 from ropetool.errors import AlreadyConvertedError, ConfigError, UnsupportedError
 from ropetool.families.decoder import with_text_keys
 from ropetool.families.lengths import to_json
-from ropetool.families.plan import Plan, plan_conversion
+from ropetool.families.plan import Move, Plan, plan_conversion
 from ropetool.families.reading import Reading, Warn, read_model
 from ropetool.rope.pairing import Pairing
 
@@ -131,10 +132,18 @@ def apply(conversion: Conversion, progress: Callable[[int], None] = no_progress,
             target = stage / shard.path.name
             copy_file(shard.path, target, progress)
             for move in steps.of_shard(shard):
-                patch_rows(target, move.tensor, move.permutation.index, move.permutation.blocks)
+                _rewrite(target, move)
         copy_side_files(checkpoint, stage, conversion.files)
         _write_config(conversion, stage)
     return _result(conversion, time.perf_counter() - began)
+
+
+def _rewrite(shard: Path, move: Move) -> None:
+    """Carry out one move in the copy of its shard."""
+    if move.lay == ROWS:
+        patch_rows(shard, move.tensor, move.permutation.index, move.permutation.blocks)
+    else:
+        patch_values(shard, move.tensor, move.permutation.index, move.lay)
 
 
 def preview(conversion: Conversion) -> Converted:

@@ -15,6 +15,7 @@
     ├── UnsupportedError           understood, and refused
     │   ├── UnknownFamilyError     a model type outside the table
     │   ├── NoRotaryError          the model has no rotary embedding
+    │   ├── QuantisedError         a quantised form whose rows cannot be moved exactly
     │   └── MethodError            a scaling method that this model or checkpoint cannot take
     ├── AlreadyConvertedError      the checkpoint has the wanted layout
     ├── InternalError              a fault of ropetool itself
@@ -113,6 +114,12 @@ class NoRotaryError(UnsupportedError):
     """The model has no rotary position embedding."""
 
     code = "no-rope"
+
+
+class QuantisedError(UnsupportedError):
+    """A quantised form whose rows cannot be moved exactly."""
+
+    code = "quantised"
 
 
 class MethodError(UnsupportedError):
