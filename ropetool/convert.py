@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ropetool import __version__
 from ropetool.checkpoint.adapter import BASE_KEY, adapter_side_files, adapters_of, is_adapter, open_adapter
+from ropetool.checkpoint.fields import ROWS, patch_values
 from ropetool.checkpoint.folder import (
     ADAPTER_CONFIG,
     CONFIG,
@@ -30,7 +31,7 @@ from ropetool.engines.writing import WrittenFor, loads_in
 from ropetool.errors import AlreadyConvertedError, ConfigError, UnsupportedError, UsageError
 from ropetool.families.adapter import plan_adapter, read_adapter, written_config
 from ropetool.families.lengths import to_json
-from ropetool.families.plan import Plan, plan_conversion
+from ropetool.families.plan import Move, Plan, plan_conversion
 from ropetool.families.protection import protected
 from ropetool.families.reading import Reading, Warn, read_model
 from ropetool.families.twins import tokenizer_warnings
@@ -233,12 +234,20 @@ def apply(conversion: Conversion, progress: Callable[[int], None] = no_progress,
             else:
                 copy_file(shard.path, target, progress)
             for move in steps.of_shard(shard):
-                patch_rows(target, move.tensor, move.permutation.index, move.permutation.blocks)
+                _rewrite(target, move)
         copy_side_files(checkpoint, stage, conversion.files)
         if conversion.pickled:
             conversion.pickled.write_index(stage)
         (stage / conversion.config_file).write_text(to_json(conversion.config), encoding="utf-8")
     return _result(conversion, time.perf_counter() - began)
+
+
+def _rewrite(shard: Path, move: Move) -> None:
+    """Carry out one move in the copy of its shard."""
+    if move.lay == ROWS:
+        patch_rows(shard, move.tensor, move.permutation.index, move.permutation.blocks)
+    else:
+        patch_values(shard, move.tensor, move.permutation.index, move.lay)
 
 
 def preview(conversion: Conversion) -> Converted:

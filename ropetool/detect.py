@@ -10,7 +10,7 @@ from typing import Any
 from ropetool.checkpoint.adapter import ADAPTER_PICKLE, ADAPTER_SINGLE, is_adapter, open_adapter
 from ropetool.checkpoint.folder import has_guard, open_checkpoint, read_config, side_files
 from ropetool.checkpoint.pickled import pickled_files
-from ropetool.errors import RopetoolError, UsageError
+from ropetool.errors import QuantisedError, RopetoolError, UsageError
 from ropetool.families.adapter import plan_adapter, read_adapter
 from ropetool.families.buffers import stale_frequency_warnings
 from ropetool.families.plan import plan_conversion
@@ -169,15 +169,20 @@ def _weights(path: Path, reading: Reading) -> tuple[Moves | None, tuple[Warn, ..
         if error.code != "missing-file":
             raise
         return None, (Warn("no-weights", error.message),)
-    plan = plan_conversion(checkpoint, reading, reading.pairing, reading.pairing.other)
-    moves = Moves(len(plan.moves), plan.size_bytes, plan.size_bytes / max(checkpoint.size_bytes, 1))
+    moves: Moves | None = None
+    refused: tuple[Warn, ...] = ()
+    try:
+        plan = plan_conversion(checkpoint, reading, reading.pairing, reading.pairing.other)
+        moves = Moves(len(plan.moves), plan.size_bytes, plan.size_bytes / max(checkpoint.size_bytes, 1))
+    except QuantisedError as error:
+        refused = (Warn("cannot-convert", error.message),)
     stale = tuple(
         Warn("stale-copy", f"{name} lies in {shard.path.name} too, where the index does not look for it")
         for shard, name in checkpoint.stale_copies
     )
     left = side_files(checkpoint).left
     other = (Warn("other-weights", f"{len(left)} files hold other weights: {_some(left)}"),) if left else ()
-    return moves, (*stale, *other, *stale_frequency_warnings(checkpoint, reading))
+    return moves, (*refused, *stale, *other, *stale_frequency_warnings(checkpoint, reading))
 
 
 def _some(paths: tuple[Path, ...]) -> str:

@@ -17,6 +17,7 @@
     │   ├── UnknownFamilyError     a model type outside the table
     │   ├── NoRotaryError          the model has no rotary embedding
     │   ├── TwinError              a class of the other layout that cannot express this model
+    │   ├── QuantisedError         a quantised form whose rows cannot be moved exactly
     │   └── MethodError            a scaling method that this model or checkpoint cannot take
     ├── AlreadyConvertedError      the checkpoint has the wanted layout
     ├── InternalError              a fault of ropetool itself
@@ -127,6 +128,12 @@ class TwinError(UnsupportedError):
     """A class of the other layout that cannot express this model; ``fields`` names the key."""
 
     code = "no-twin"
+
+
+class QuantisedError(UnsupportedError):
+    """A quantised form whose rows cannot be moved exactly."""
+
+    code = "quantised"
 
 
 class MethodError(UnsupportedError):

@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 
     from ropetool.checkpoint.shards import Shard
     from ropetool.checkpoint.shards import Tensor as Tensor_
+    from ropetool.families.plan import Move
     from ropetool.models.logits import Difference
     from ropetool.models.rotary import Rotary
     from ropetool.models.run import Runner
     from ropetool.rope.frequencies import Scaling
-    from ropetool.rope.pairing import IndexMap
 
 DEFAULT_TOKENS = 512
 # How far the negative control must miss, as a multiple of the tolerance, for the comparison to prove anything.
@@ -182,7 +182,7 @@ def _file_checks(a: Side, b: Side, form_fault: str | None) -> Iterator[Check]:
     moved = {}
     if a.reading.pairing is not b.reading.pairing:
         steps = plan_conversion(a.checkpoint, a.reading, a.reading.pairing, b.reading.pairing)
-        moved = {move.tensor.name: move.permutation.index for move in steps.moves}
+        moved = {move.tensor.name: move for move in steps.moves}
     buffers = {tensor.name for _, tensor in saved_frequencies(a.checkpoint)}
     kept = [name for name in a.checkpoint.tensors if name not in moved and name not in buffers]
     fault = next((name for name in kept if not same_bytes(*_both(a, b, name))), None)
@@ -202,9 +202,10 @@ def _both(a: Side, b: Side, name: str) -> tuple[Shard, Tensor_, Shard, Tensor_]:
     return first.weight_map[name], first.tensors[name], second.weight_map[name], second.tensors[name]
 
 
-def _moved_check(a: Side, b: Side, moved: Mapping[str, IndexMap]) -> Check:
-    for name, index in moved.items():
-        row = first_wrong_row(*_both(a, b, name), index)
+def _moved_check(a: Side, b: Side, moved: Mapping[str, Move]) -> Check:
+    for name, move in moved.items():
+        index = move.permutation.index
+        row = first_wrong_row(*_both(a, b, name), index, move.lay)
         if row is not None:
             detail = f"{name}: row {row} should be row {index[row]} of the source, and is not"
             return Check("tensors-moved", False, detail)

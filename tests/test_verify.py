@@ -11,6 +11,7 @@ from safetensors.torch import load_file, save_file
 
 from ropetool import convert, extend, verify
 from ropetool.errors import CheckpointError, UsageError
+from ropetool.families import plan
 from ropetool.families.methods import Weights
 from ropetool.models.logits import compare_logits, derived_tolerance
 from ropetool.models.options import Device, DType
@@ -58,6 +59,15 @@ def test_both_directions_pass(checkpoint, tmp_path):
     assert verify.verify(converted(source, tmp_path / "out"), source).passed
 
 
+@pytest.fixture
+def fresh_maps():
+    """A planted map is neither hidden by the maps that the plan keeps, nor left among them."""
+    plan._permutation.cache_clear()
+    yield
+    plan._permutation.cache_clear()
+
+
+@pytest.mark.usefixtures("fresh_maps")
 def test_a_wrong_permutation_in_the_map_itself_is_seen(checkpoint, tmp_path, monkeypatch):
     """Plan and files agree on the wrong map, so only the rotation from the definition can see it."""
     right = pairing.rotary_index_map
@@ -67,6 +77,7 @@ def test_a_wrong_permutation_in_the_map_itself_is_seen(checkpoint, tmp_path, mon
     assert failed(result) == {"logits"}
 
 
+@pytest.mark.usefixtures("fresh_maps")
 def test_a_map_that_uses_half_the_head_is_seen(checkpoint, tmp_path, monkeypatch):
     def too_narrow(width, source, target):
         index = pairing.np.arange(width)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 
-from ropetool.checkpoint.shards import BUFFER_BYTES, Shard, Tensor
+from ropetool.checkpoint.fields import ROWS, WORD_BITS, Axis, Lay
+from ropetool.checkpoint.shards import BUFFER_BYTES, DTYPE_BITS, Shard, Tensor
 
 IndexArray = np.ndarray[Any, np.dtype[np.int64]]
+Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def same_form(a: Tensor, b: Tensor) -> bool:
@@ -30,8 +33,28 @@ def same_bytes(shard_a: Shard, a: Tensor, shard_b: Shard, b: Tensor) -> bool:
     return True
 
 
-def first_wrong_row(shard_a: Shard, a: Tensor, shard_b: Shard, b: Tensor, index: IndexArray) -> int | None:
-    """The first row r at which b's row r is not a's row ``index[r]``; None when there is none."""
+def first_wrong_row(
+    shard_a: Shard, a: Tensor, shard_b: Shard, b: Tensor, index: IndexArray, lay: Lay = ROWS
+) -> int | None:
+    """The first row r at which b's row r is not a's row ``index[r]``; None when there is none.
+
+    Where the rows lie along the last dimension, it is the first within the first piece that differs.
+    """
+    if lay.axis is Axis.FIRST and lay.bits is None:
+        return _first_wrong_line(shard_a, a, shard_b, b, index)
+    lines_a, lines_b = _lines(shard_a, a, lay), _lines(shard_b, b, lay)
+    step = max(1, BUFFER_BYTES // (8 * len(index)))
+    for start in range(0, len(lines_a), step):
+        piece_a, piece_b = lines_a[start : start + step], lines_b[start : start + step]
+        if lay.bits:
+            piece_a, piece_b = (_values(words, len(index), lay.bits) for words in (piece_a, piece_b))
+        wrong = (piece_a[:, index] != piece_b).any(axis=0)
+        if wrong.any():
+            return int(np.argmax(wrong))
+    return None
+
+
+def _first_wrong_line(shard_a: Shard, a: Tensor, shard_b: Shard, b: Tensor, index: IndexArray) -> int | None:
     row_bytes = a.row_bytes(len(index))
     with shard_a.path.open("rb") as file_a, shard_b.path.open("rb") as file_b:
         rows_a = np.memmap(file_a, np.uint8, "r", a.start, (len(index), row_bytes))
@@ -43,3 +66,20 @@ def first_wrong_row(shard_a: Shard, a: Tensor, shard_b: Shard, b: Tensor, index:
             if wrong.any():
                 return start + int(np.argmax(wrong))
     return None
+
+
+def _lines(shard: Shard, tensor: Tensor, lay: Lay) -> Array:
+    """The elements of a tensor as little-endian words, one line for each run of output rows."""
+    with shard.path.open("rb") as file:
+        words = np.memmap(file, f"<u{DTYPE_BITS[tensor.dtype] // 8}", "r", tensor.start, tensor.shape)
+    return words.T if lay.axis is Axis.FIRST else words.reshape(math.prod(tensor.shape[:-1]), -1)
+
+
+def _values(words: Array, count: int, bits: int) -> Array:
+    """``count`` values of ``bits`` bits from lines of words, each cut out of the one or two words it is in."""
+    first_bit = np.arange(count, dtype=np.uint64) * np.uint64(bits)
+    word, shift = (first_bit // WORD_BITS).astype(np.int64), first_bit % np.uint64(WORD_BITS)
+    following = np.minimum(word + 1, words.shape[1] - 1)
+    pairs = words[:, word].astype(np.uint64) | words[:, following].astype(np.uint64) << np.uint64(WORD_BITS)
+    values: Array = (pairs >> shift) & np.uint64((1 << bits) - 1)
+    return values

@@ -252,18 +252,25 @@ def patch_rows(
     with file.open("r+b", buffering=0) as handle:
         for start, stop in _batches(blocks, row_bytes):
             offset = tensor.start + start * row_bytes
-            rows = np.frombuffer(_read_exactly(handle.fileno(), (stop - start) * row_bytes, offset), dtype=np.uint8)
+            rows = np.frombuffer(read_exactly(handle.fileno(), (stop - start) * row_bytes, offset), dtype=np.uint8)
             moved = rows.reshape(stop - start, row_bytes)[index[start:stop] - start]
-            _write_exactly(handle.fileno(), moved.tobytes(), offset)
+            write_exactly(handle.fileno(), moved.tobytes(), offset)
+
+
+def read_tensor(file: Path, tensor: Tensor) -> bytes:
+    """The data of one small tensor of ``file``."""
+    with file.open("rb", buffering=0) as handle:
+        return read_exactly(handle.fileno(), tensor.size_bytes, tensor.start)
 
 
 def write_tensor(file: Path, tensor: Tensor, data: bytes) -> None:
     """Overwrite the whole data of one tensor in ``file``."""
     with file.open("r+b", buffering=0) as handle:
-        _write_exactly(handle.fileno(), data, tensor.start)
+        write_exactly(handle.fileno(), data, tensor.start)
 
 
-def _read_exactly(fd: int, size_bytes: int, offset: int) -> bytes:
+def read_exactly(fd: int, size_bytes: int, offset: int) -> bytes:
+    """``size_bytes`` bytes of an open file from ``offset`` on; raises `ShardError` where it ends before."""
     parts = []
     while size_bytes:
         part = os.pread(fd, size_bytes, offset)
@@ -274,7 +281,8 @@ def _read_exactly(fd: int, size_bytes: int, offset: int) -> bytes:
     return b"".join(parts)
 
 
-def _write_exactly(fd: int, data: bytes, offset: int) -> None:
+def write_exactly(fd: int, data: bytes, offset: int) -> None:
+    """All of ``data`` over the bytes of an open file from ``offset`` on."""
     view = memoryview(data)
     while view:
         written = os.pwrite(fd, view, offset)

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 
+from ropetool.checkpoint.fields import ROWS, Lay
 from ropetool.checkpoint.folder import Checkpoint
 from ropetool.checkpoint.shards import Shard, Tensor
-from ropetool.errors import CheckpointError, UnclaimedTensorError
+from ropetool.errors import CheckpointError, QuantisedError, UnclaimedTensorError
+from ropetool.families.companions import ANEW, CACHED, FLOATS, STAYING, Companion, Form, Format, format_of, plain
 from ropetool.families.family import Family, Moved, Site
+from ropetool.families.follow import Place, follow
 from ropetool.families.geometry import Geometry
+from ropetool.families.quantisation import Quantisation, read_quantisation
 from ropetool.families.reading import Reading
 from ropetool.rope.pairing import IndexMap, Pairing, Span, closed_blocks, index_map
 
@@ -29,11 +34,12 @@ class Permutation:
 
 @dataclass(frozen=True)
 class Move:
-    """One tensor of one shard whose rows are permuted."""
+    """One tensor of one shard whose rows are permuted, and how they lie in it."""
 
     shard: Shard
     tensor: Tensor
     permutation: Permutation
+    lay: Lay = ROWS
 
     @property
     def size_bytes(self) -> int:
@@ -45,7 +51,7 @@ class Move:
 class Claim:
     """A tensor of an attention module, and the row entry that says how it moves; None: it stays.
 
-    ``geometry`` is that of the site in this layer.
+    ``geometry`` is that of the site in this layer, ``companion`` what the tensor is to its module.
     """
 
     layer: str
@@ -54,6 +60,7 @@ class Claim:
     moved: Moved | None
     site: Site
     geometry: Geometry
+    companion: Companion
 
 
 @dataclass(frozen=True)
@@ -77,16 +84,18 @@ class Plan:
 def claims(checkpoint: Checkpoint, reading: Reading) -> Iterator[Claim]:
     """Every attention tensor of the text decoder (in every shard that holds it) with its row entry.
 
-    Raises `UnclaimedTensorError` for an attention tensor that the row does not name: skipping it would be a guess.
+    Raises `UnclaimedTensorError` for an attention tensor that neither the row nor the way of quantising names: skipping
+    it would be a guess. Raises `QuantisedError` for one of a way of quantising in which no rows can be moved.
     """
+    how = format_of(read_quantisation(checkpoint.config, reading.config))
     for shard in checkpoint.shards:
         for tensor in filter(lambda t: reading.decoder.owns(t.name), shard.tensors.values()):
-            claim = _claim(reading, shard, tensor)
+            claim = _claim(checkpoint, reading, shard, tensor, how)
             if claim is not None:
                 yield claim
 
 
-def _claim(reading: Reading, shard: Shard, tensor: Tensor) -> Claim | None:
+def _claim(checkpoint: Checkpoint, reading: Reading, shard: Shard, tensor: Tensor, how: Format) -> Claim | None:
     """The claim on one tensor by the deepest site that it lies in; None where it lies in no attention that turns."""
     family = reading.family
     for number, site in sorted(enumerate(family.sites), key=lambda entry: -len(entry[1].module + entry[1].within)):
@@ -97,24 +106,49 @@ def _claim(reading: Reading, shard: Shard, tensor: Tensor) -> Claim | None:
         if rest.endswith(BUFFER) or (index.isdigit() and int(index) in reading.still_layers):
             return None
         geometry = reading.others[number - 1].geometry if number else reading.geometry_of_layer(layer)
-        return Claim(layer[1:], shard, tensor, _entry(family, site, tensor, rest), site, geometry)
+        moved, companion = _entry(checkpoint, family, site, tensor, rest, how)
+        return Claim(layer[1:], shard, tensor, moved, site, geometry, companion)
     return None
 
 
-def _entry(family: Family, site: Site, tensor: Tensor, rest: str) -> Moved | None:
-    """The row entry of a site's tensor, by its name within the site."""
-    module, _, kind = rest.rpartition(".") if "." in rest else (rest, "", "")
-    moved = next((moved for moved in site.moves if moved.module == module), None)
-    if moved is not None and kind in moved.tensors:
-        return moved
-    if moved is None and any(f"{rest}.".startswith(f"{name}.") for name in site.stays):
-        return None
+def _entry(
+    checkpoint: Checkpoint, family: Family, site: Site, tensor: Tensor, rest: str, how: Format
+) -> tuple[Moved | None, Companion]:
+    """The row entry of a site's tensor, by its name within the site, and what it is to its module."""
+    holding = (moved for moved in site.moves if f"{rest}.".startswith(f"{moved.module}."))
+    moved = max(holding, key=lambda moved: len(moved.module), default=None)
+    if moved is not None:
+        kind = rest[len(moved.module) + 1 :]
+        companion = how.companion(kind, tensor.dtype, _weight_dtype(checkpoint, tensor, kind))
+        if kind in moved.tensors and tensor.dtype in FLOATS:
+            companion = plain(kind)
+        if companion is not None:
+            return (None if companion.forms == (Form.STAYS,) else moved), companion
+        if how.refusal:
+            raise QuantisedError(
+                f"{tensor.name} is quantised by {how.name}, whose rows cannot be moved: {how.refusal}; {ANEW}",
+                tensor=tensor.name,
+                quantisation=how.name,
+            )
+    elif any(f"{rest}.".startswith(f"{name}.") for name in site.stays):
+        return None, STAYING
+    elif rest in CACHED:
+        feeds, companion = CACHED[rest]
+        moved = next((moved for moved in site.moves if moved.feeds and moved.feeds == feeds), None)
+        if moved is not None or not feeds or math.prod(tensor.shape) == 1:
+            return moved, companion if moved else STAYING
     raise UnclaimedTensorError(
-        f"{tensor.name} is an attention tensor that the row of {family.model_type} does not name, so "
-        f"whether it must move is not known; nothing was written",
+        f"{tensor.name} ({tensor.dtype}) is an attention tensor that neither the row of {family.model_type} nor the "
+        f"quantisation in config.json ({how.name}) names, so whether it must move is not known; nothing was written",
         tensor=tensor.name,
         model_type=family.model_type,
     )
+
+
+def _weight_dtype(checkpoint: Checkpoint, tensor: Tensor, kind: str) -> str:
+    """The dtype of the weight that a tensor of a module lies beside, empty where there is none."""
+    weight = checkpoint.tensors.get(f"{tensor.name.removesuffix(kind)}weight")
+    return weight.dtype if weight else ""
 
 
 def _check_complete(checkpoint: Checkpoint, family: Family, feeds: Mapping[tuple[str, Site], set[str]]) -> None:
@@ -140,20 +174,28 @@ def plan_conversion(checkpoint: Checkpoint, reading: Reading, source: Pairing, t
     """Plan the moves that take every layer from layout ``source`` to ``target``.
 
     Raises `ShapeError` for a tensor that does not fit the geometry, `UnclaimedTensorError` and `CheckpointError`
-    for attention tensors that the row does not explain.
+    for attention tensors that the row does not explain, `QuantisedError` where the result would not be exact.
     """
+    quantisation = read_quantisation(checkpoint.config, reading.config)
     feeds: dict[tuple[str, Site], set[str]] = defaultdict(set)
     moves = []
     for claim in claims(checkpoint, reading):
         fed = feeds[claim.layer, claim.site]  # every attention, so that one without q or k is found
         if claim.moved is None:
             continue
-        permutation = _permutation(claim.geometry.spans(claim.moved.rows), source, target)
-        claim.tensor.row_bytes(len(permutation.index))
-        if claim.tensor.name.endswith(".weight"):
+        if claim.companion.is_weight:
             fed.update(claim.moved.feeds)
-        if permutation.blocks and claim.site.pairing is None:
-            moves.append(Move(claim.shard, claim.tensor, permutation))
+        # A site that is left in a layout of its own is checked all the same, against a permutation that moves nothing.
+        to = target if claim.site.pairing is None else source
+        permutation = _permutation(claim.geometry.spans(claim.moved.rows), source, to)
+        place = _place(claim, claim.moved, quantisation, len(permutation.index))
+        step = follow(claim.companion, claim.shard, claim.tensor, permutation.index, place)
+        if step is not None:
+            index, lay = step
+            if index is not permutation.index:
+                permutation = _of(index)
+            if permutation.blocks:
+                moves.append(Move(claim.shard, claim.tensor, permutation, lay))
     _check_complete(checkpoint, reading.family, feeds)
     return Plan(source, target, tuple(moves))
 
@@ -165,7 +207,16 @@ def permutation_of(claim: Claim, source: Pairing, target: Pairing) -> Permutatio
     return _permutation(claim.geometry.spans(claim.moved.rows), source, target)
 
 
+def _place(claim: Claim, moved: Moved, quantisation: Quantisation, rows: int) -> Place:
+    geometry = claim.geometry
+    heads = {"q": geometry.heads, "k": geometry.kv_heads}.get(moved.feeds, 1)
+    return Place(rows, heads, geometry.head_dim, moved.feeds == "qk", quantisation)
+
+
 @cache
 def _permutation(spans: tuple[Span, ...], source: Pairing, target: Pairing) -> Permutation:
-    index = index_map(spans, source, target)
+    return _of(index_map(spans, source, target))
+
+
+def _of(index: IndexMap) -> Permutation:
     return Permutation(index, tuple(closed_blocks(index)))
