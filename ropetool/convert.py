@@ -24,7 +24,7 @@ from ropetool.checkpoint.shards import copy_file, no_progress, patch_rows
 from ropetool.errors import AlreadyConvertedError, ConfigError, UnsupportedError
 from ropetool.families.decoder import with_text_keys
 from ropetool.families.lengths import to_json
-from ropetool.families.plan import Plan, plan_conversion
+from ropetool.families.plan import Plan, plan_conversion, tower_warnings, towers_of
 from ropetool.families.reading import Reading, Warn, read_model
 from ropetool.rope.pairing import Pairing
 
@@ -107,6 +107,7 @@ def _warnings(checkpoint: Checkpoint, reading: Reading, files: SideFiles, to: Pa
         Warn("stale-copy", f"{name} also lies in {shard.path.name}, unmapped; that copy is permuted alike")
         for shard, name in checkpoint.stale_copies
     ]
+    warnings += tower_warnings(towers_of(checkpoint, reading.decoder))
     if _class_after(reading, to) is not to:
         warnings.append(
             Warn(

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ropetool.checkpoint.folder import open_checkpoint, read_config, side_files
+from ropetool.checkpoint.folder import Checkpoint, open_checkpoint, read_config, side_files
 from ropetool.errors import RopetoolError
 from ropetool.families.buffers import stale_frequency_warnings
-from ropetool.families.plan import plan_conversion
+from ropetool.families.plan import plan_conversion, tower_warnings, towers_of
 from ropetool.families.reading import Evidence, Reading, Rotation, Warn, read_model
 from ropetool.families.schemes import Scheme, scheme_of
 from ropetool.rope.frequencies import Scaling
@@ -43,7 +43,10 @@ class Moves:
 
 @dataclass(frozen=True)
 class Inspection:
-    """The verdict on one checkpoint, with its evidence. ``pairing`` is None for a model without RoPE."""
+    """The verdict on one checkpoint, with its evidence. ``pairing`` is None for a model without RoPE.
+
+    ``towers`` are the parts beside the text decoder, each with the number of its tensors.
+    """
 
     checkpoint: str
     model_type: str
@@ -54,6 +57,7 @@ class Inspection:
     heads: Mapping[str, int]
     nope_layers: tuple[int, ...]
     moves: Moves | None
+    towers: Mapping[str, int]
     warnings: tuple[Warn, ...]
 
 
@@ -67,7 +71,7 @@ def inspect(path: Path) -> Inspection:
     if scheme is not None:
         return _without_rope(path, config, scheme)
     reading = read_model(config)
-    moves, weight_warnings = _weights(path, reading)
+    moves, towers, weight_warnings = _weights(path, reading)
     return Inspection(
         checkpoint=str(path),
         model_type=reading.model_type,
@@ -78,6 +82,7 @@ def inspect(path: Path) -> Inspection:
         heads={"query": reading.geometry.heads, "key_value": reading.geometry.kv_heads},
         nope_layers=tuple(sorted(reading.nope_layers)),
         moves=moves,
+        towers=towers,
         warnings=(*reading.warnings, *_mismatch(reading), *weight_warnings),
     )
 
@@ -85,7 +90,7 @@ def inspect(path: Path) -> Inspection:
 def _without_rope(path: Path, config: Mapping[str, Any], scheme: Scheme) -> Inspection:
     model_type = str(config.get("model_type"))
     warning = Warn("no-rope", f"{model_type} has no rotary position embedding: {scheme.sentence}")
-    return Inspection(str(path), model_type, scheme.name, None, (), (), {}, (), None, (warning,))
+    return Inspection(str(path), model_type, scheme.name, None, (), (), {}, (), None, {}, (warning,))
 
 
 def scaling_factor(scaling: Scaling) -> float | None:
@@ -122,23 +127,31 @@ def _mismatch(reading: Reading) -> tuple[Warn, ...]:
     )
 
 
-def _weights(path: Path, reading: Reading) -> tuple[Moves | None, tuple[Warn, ...]]:
-    """What a conversion would move, and warnings from the headers; a checkpoint without weights has neither."""
+def _weights(path: Path, reading: Reading) -> tuple[Moves | None, Mapping[str, int], tuple[Warn, ...]]:
+    """What a conversion would move, the other parts, and warnings from the headers: none without weights."""
     try:
         checkpoint = open_checkpoint(path)
     except RopetoolError as error:
         if error.code != "missing-file":
             raise
-        return None, (Warn("no-weights", error.message),)
-    plan = plan_conversion(checkpoint, reading, reading.pairing, reading.pairing.other)
-    moves = Moves(len(plan.moves), plan.size_bytes, plan.size_bytes / max(checkpoint.size_bytes, 1))
+        return None, {}, (Warn("no-weights", error.message),)
+    towers = towers_of(checkpoint, reading.decoder)
+    refused = reading.family.refusal
+    moves = None if refused else _moves(checkpoint, reading)
+    said = (Warn("not-converted", f"{reading.model_type} cannot be converted: {refused}"),) if refused else ()
     stale = tuple(
         Warn("stale-copy", f"{name} lies in {shard.path.name} too, where the index does not look for it")
         for shard, name in checkpoint.stale_copies
     )
     left = side_files(checkpoint).left
     other = (Warn("other-weights", f"{len(left)} files hold other weights: {_some(left)}"),) if left else ()
-    return moves, (*stale, *other, *stale_frequency_warnings(checkpoint, reading))
+    warnings = (*said, *tower_warnings(towers), *stale, *other, *stale_frequency_warnings(checkpoint, reading))
+    return moves, towers, warnings
+
+
+def _moves(checkpoint: Checkpoint, reading: Reading) -> Moves:
+    plan = plan_conversion(checkpoint, reading, reading.pairing, reading.pairing.other)
+    return Moves(len(plan.moves), plan.size_bytes, plan.size_bytes / max(checkpoint.size_bytes, 1))
 
 
 def _some(paths: tuple[Path, ...]) -> str:

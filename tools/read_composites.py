@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -34,8 +35,9 @@ TOP = Path(__file__).resolve().parent.parent
 OUT = TOP / "ropetool" / "families" / "composites.json"
 PROBED = json.loads((TOP / "tools" / "probe_all.json").read_text(encoding="utf-8"))["types"]
 
-TWO_MODELS = "it has several rotary text models ({}), each with a config of its own; converting only one of them is not "
-TWO_MODELS += "supported"
+TWO_MODELS = (
+    "it has several rotary text models ({}), each with a config of its own; converting one of them is not supported"
+)
 # Why a composite is not converted, though its main text decoder can be read.
 REFUSED: Mapping[str, str] = {
     "blt": TWO_MODELS.format("patcher, encoder, global transformer, decoder"),
@@ -98,7 +100,14 @@ def at(config: Any, path: Iterable[str]) -> Any:
     return config
 
 
-def _made(model_type: str, path: tuple[str, ...], inner: Any, **top: Any) -> Any:
+def at_keys(config: Mapping[str, Any], path: Iterable[str]) -> Any:
+    """The part of a config.json at the end of a path of keys."""
+    for key in path:
+        config = config[key]
+    return config
+
+
+def made(model_type: str, path: tuple[str, ...], inner: Any, **top: Any) -> Any:
     """The text part that the class makes of a config.json with ``inner`` there; None if it refuses."""
     for key in reversed(path[1:]):
         inner = {key: inner}
@@ -154,7 +163,7 @@ def config_beside(model: nn.Module, path: str) -> Any:
 def text_modules(model: nn.Module, text: Any, text_type: str) -> list[str]:
     """The paths of the text decoder's attention modules."""
     names = attention_names(text_type)
-    paths = [path for path, _ in model.named_modules() if starred(path).partition("*.")[2] in names and "*" in starred(path)]
+    paths = [path for path, _ in model.named_modules() if starred(path).partition("*.")[2] in names - {""}]
     return [path for path in paths if type(config_beside(model, path)) is type(text)]
 
 
@@ -181,8 +190,9 @@ def loaded_from(model: nn.Module, name: str) -> set[str]:
 
 
 def drafts(model: nn.Module) -> set[str]:
-    """The places of layers that predict further tokens: in the text decoder's layout, though the class passes them over."""
-    patterns = [re.sub(r"[\^\\]|\(.*?\)|\.\*", "", p) for p in getattr(model, "_keys_to_ignore_on_load_unexpected", None) or ()]
+    """The places of layers that predict further tokens: rotated as the text decoder is, though the class skips them."""
+    ignored = getattr(model, "_keys_to_ignore_on_load_unexpected", None) or ()
+    patterns = [re.sub(r"[\^\\]|\(.*?\)\??|\.\*", "", pattern) for pattern in ignored]
     names = {pattern.strip(".") for pattern in patterns if "mtp" in pattern}
     return {name if name.endswith("layers") else f"{name}.layers" for name in names}
 
@@ -270,11 +280,12 @@ def without_timm(build: Callable[[], None]) -> None:
 
 def row(model_type: str, path: tuple[str, ...], text_type: str, *, with_places: bool = True) -> dict[str, Any]:
     """One row of the file."""
-    bare = getattr(_made(model_type, path, {}), "model_type", text_type) if path else text_type
+    bare = getattr(made(model_type, path, {}), "model_type", text_type) if path else text_type
     places, towers = look(model_type, path, text_type) if with_places else ([], [])
     return {
         "text_type": bare,
         "path": list(path),
+        "via": at(default_config(model_type), path[:-1]).model_type if len(path) > 1 else "",
         "obeys_type": bool(path) and obeys_type(model_type, path),
         "reads_flat": reads_flat(model_type, path),
         "places": places,
@@ -298,19 +309,22 @@ def lines(rows: Mapping[str, Any]) -> str:
 
 
 def main() -> None:
-    """Write the file."""
+    """Write the file; types given on the command line replace their rows in it."""
     torch.set_num_threads(1)
     transformers.logging.set_verbosity_error()
-    rows: dict[str, Any] = {}
+    only = sys.argv[1:]
+    rows = json.loads(OUT.read_text(encoding="utf-8"))["composites"] if only else {}
 
     def fill() -> None:
-        for name, (path, text_type) in composite_types().items():
+        found = composite_types()
+        for name in only or found:
+            path, text_type = found[name]
             rows[name] = row(name, path, text_type)
             print(name, rows[name]["places"], rows[name]["towers"], flush=True)  # noqa: T201  a tool talks
 
     without_timm(fill)
-    numbers = lines(class_numbers())
-    OUT.write_text(f'{{\n  "composites": {lines(rows)},\n  "class_numbers": {numbers}\n}}\n', encoding="utf-8")
+    composites, numbers = lines(dict(sorted(rows.items()))), lines(class_numbers())
+    OUT.write_text(f'{{\n  "composites": {composites},\n  "class_numbers": {numbers}\n}}\n', encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+import re
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -10,9 +11,10 @@ from functools import cache
 from ropetool.checkpoint.folder import Checkpoint
 from ropetool.checkpoint.shards import Shard, Tensor
 from ropetool.errors import CheckpointError, UnclaimedTensorError
+from ropetool.families.decoder import Decoder
 from ropetool.families.family import Family, Moved, Site
 from ropetool.families.geometry import Geometry
-from ropetool.families.reading import Reading
+from ropetool.families.reading import Reading, Warn
 from ropetool.rope.pairing import IndexMap, Pairing, Span, closed_blocks, index_map
 
 
@@ -79,13 +81,50 @@ def claims(checkpoint: Checkpoint, reading: Reading) -> Iterator[Claim]:
     family = reading.family
     by_depth = sorted(enumerate(family.sites), key=lambda entry: -len(entry[1].module))
     for shard in checkpoint.shards:
-        for tensor in filter(lambda t: reading.decoder.owns(t.name), shard.tensors.values()):
+        for tensor in shard.tensors.values():
+            if not reading.decoder.owns(tensor.name):
+                _check_stray(reading.decoder, tensor.name)
+                continue
             for number, site in by_depth:
                 layer, found, rest = f".{tensor.name}".rpartition(f".{site.module}.")
                 if found and (not site.within or site.within in layer.split(".")):
                     geometry = reading.others[number - 1] if number else reading.geometry_of_layer(layer)
                     yield Claim(layer[1:], shard, tensor, _entry(family, site, tensor, rest), site, geometry)
                     break
+
+
+def _check_stray(decoder: Decoder, tensor: str) -> None:
+    """Refuse an attention tensor of a multimodal model that lies in no known part: it might be the text decoder's."""
+    composite = decoder.composite
+    if composite is None or decoder.tower_of(tensor) or not re.search(r"attn|attention", tensor):
+        return
+    raise UnclaimedTensorError(
+        f"{tensor} is an attention tensor in no known part of {composite.model_type}: its text decoder lies in "
+        f"{', '.join(composite.places)}, its other parts are {', '.join(composite.towers) or 'none'}; whether it must "
+        f"move is not known, and nothing was written",
+        tensor=tensor,
+        model_type=composite.model_type,
+    )
+
+
+def towers_of(checkpoint: Checkpoint, decoder: Decoder) -> dict[str, int]:
+    """How many tensors of each other part of a multimodal model a checkpoint holds."""
+    names = {name for shard in checkpoint.shards for name in shard.tensors}
+    return dict(Counter(tower for name in sorted(names) if (tower := decoder.tower_of(name))))
+
+
+def tower_warnings(towers: Mapping[str, int]) -> tuple[Warn, ...]:
+    """That the other parts of a multimodal model stay as they are."""
+    if not towers:
+        return ()
+    held = ", ".join(f"{name} ({count} tensors)" for name, count in towers.items())
+    return (
+        Warn(
+            "tower-left-alone",
+            f"only the text decoder is read and converted; left alone: {held}. If one of them rotates, it keeps the "
+            f"layout of its own class",
+        ),
+    )
 
 
 def _entry(family: Family, site: Site, tensor: Tensor, rest: str) -> Moved | None:

@@ -181,6 +181,7 @@ def _has_sections(default: Any) -> bool:
 
 
 def settable(kind: Any, default: Any, key: str) -> bool:
+    """Whether a config class takes a value under this key."""
     if key in getattr(kind, "attribute_map", {}):
         return False
     parameters = inspect.signature(kind.__init__).parameters
@@ -309,6 +310,7 @@ def _variants(values: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def check_size(model: Any) -> None:
+    """Refuse a model that is not tiny, naming its largest parameter."""
     counts = {name: p.numel() for name, p in model.named_parameters()}
     if sum(counts.values()) > MAX_PARAMETERS:
         largest = max(counts, key=lambda name: counts[name])

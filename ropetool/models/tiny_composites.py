@@ -1,4 +1,4 @@
-"""Tiny random multimodal models: the text decoder as `tiny` makes it, every other part as small as its config allows."""
+"""Tiny random multimodal models: the text decoder as `tiny` makes it, every other part as small as can be."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import importlib
 import inspect
 import re
 from collections.abc import Iterator, Mapping
-from functools import lru_cache
 from typing import Any
 
 import torch
@@ -23,7 +22,7 @@ TOWER_SIZES: dict[str, Any] = {
     "hidden_size": 64, "d_model": 64, "embed_dim": 64, "intermediate_size": 32, "projection_dim": 64,
     "num_attention_heads": 4, "num_key_value_heads": 4, "num_heads": 4, "head_dim": 16, "depth": 2,
     "encoder_attention_heads": 4, "encoder_ffn_dim": 32, "image_size": 28, "patch_size": 14, "num_mel_bins": 16,
-    "out_hidden_size": HIDDEN, "hidden_dim": 64, "input_dim": 32, "num_latents": 4, "base_channels": 32,
+    "out_hidden_size": HIDDEN, "hidden_dim": 64, "input_dim": 32, "num_latents": 4, "base_channels": 32, "upsample_groups": 64,
 }  # fmt: skip
 
 # What single types need beyond that: values by the part they belong to, "" for the whole.
@@ -41,18 +40,17 @@ SPECIAL: dict[str, dict[str, dict[str, Any]]] = {
 }
 
 
-@lru_cache(maxsize=1)
-def rotary_types() -> frozenset[str]:
-    """The text types with RoPE, as the probe finds them."""
-    return frozenset(tiny.rope_model_types())
+def is_rotary_text(config: Any) -> bool:
+    """Whether a config is that of a text model with RoPE."""
+    return hasattr(config, "rope_parameters") and hasattr(config, "vocab_size")
 
 
 def parts(config: Any) -> Iterator[tuple[str, Any]]:
     """The parts of a composite config by name; one that it leaves out by default, as its class makes it."""
     for name, kind in getattr(type(config), "sub_configs", {}).items():
         part = getattr(config, name, None)
-        if part is None and hasattr(kind, "model_type"):
-            part = kind()
+        if part is None:
+            part = kind() if hasattr(kind, "model_type") else type(config).sub_configs_defaults[name].default_config
         if part is not None and not isinstance(part, dict):
             yield name, part
 
@@ -70,8 +68,8 @@ def _sizes(config: Any) -> dict[str, Any]:
 def _part(config: Any, special: Mapping[str, Any]) -> Any:
     """One part, small: as `tiny` makes it where it is a rotary text model."""
     model_type = getattr(config, "model_type", "")
-    if model_type in rotary_types():
-        return tiny.tiny_config(model_type, tiny.tiny_values(model_type) | special)
+    if is_rotary_text(config):
+        return tiny.tiny_config(model_type, {**tiny.tiny_values(model_type), **special})
     named = {"model_type": model_type} if model_type else {}
     return {**named, **_sizes(config), **{name: _part(part, {}) for name, part in parts(config)}, **special}
 
@@ -82,7 +80,7 @@ def tiny_config(model_type: str, **overrides: Any) -> Any:
     if default is None:
         raise CannotBuild("its config class has no defaults")
     special = SPECIAL.get(model_type, {})
-    own = tiny.tiny_values(model_type) if model_type in rotary_types() else {}
+    own = tiny.tiny_values(model_type) if is_rotary_text(default) else {}
     vocabulary = {"vocab_size": VOCAB} if "vocab_size" in _sizes(default) else {}
     try:
         with quiet():

@@ -1,0 +1,332 @@
+"""Multimodal checkpoints: the text decoder converts, every other part stays, and the data agrees with the classes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from ropetool import convert, detect
+from ropetool.checkpoint.config import marker
+from ropetool.checkpoint.folder import open_checkpoint
+from ropetool.errors import UnclaimedTensorError, UnsupportedError
+from ropetool.families.decoder import COMPOSITES, Composite, decoder_of, no_conversion
+from ropetool.families.plan import plan_conversion, towers_of
+from ropetool.families.reading import read_model
+from ropetool.families.table import TABLE
+from ropetool.models import tiny_composites
+from ropetool.models.catalog import quiet
+from ropetool.models.tiny import CannotBuild
+from ropetool.rope.pairing import Pairing
+from tests.tiny import edit_json, read_json
+from tools import read_composites
+
+TOKENS = 40
+# The builder's weights are small: at their size attention is nearly uniform, and no position matters.
+LOUDER = 5.0
+# Why a type that converts has no test of its own here.
+NOT_BUILT = {
+    "fast_vlm": "its tower needs timm",
+    "gemma3n": "its tower needs timm",
+    "perception_lm": "its tower needs timm",
+    "pe_audio_video": "its tower needs timm",
+    "pe_video": "its tower needs timm",
+    "vibevoice": "its audio towers have 700 million parameters at any config",
+    "vibevoice_asr": "its audio towers have 700 million parameters at any config",
+}
+CONVERTS = sorted(name for name, row in COMPOSITES.items() if no_conversion(row) is None)
+BUILT = [name for name in CONVERTS if name not in NOT_BUILT]
+Pair = tuple[str, Any, Path, Path]
+
+
+def text_config(model: nn.Module, row: Composite) -> Any:
+    """The live config of the text decoder."""
+    return read_composites.at(model.config, row.path)
+
+
+def attentions(model: nn.Module, row: Composite) -> dict[str, nn.Module]:
+    """The text decoder's attention modules that the row of its type is about, by the class's own structure."""
+    text = text_config(model, row)
+    name = TABLE[row.text_type].attention
+    return {
+        path: module
+        for path, module in model.named_modules()
+        if f".{path}".endswith(f".{name}") and type(read_composites.config_beside(model, path)) is type(text)
+    }
+
+
+@pytest.fixture(scope="module", params=BUILT)
+def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    """A tiny multimodal model with loud q and k, its checkpoint, and the conversion of that."""
+    name = request.param
+    model = tiny_composites.build(name)
+    moved = {m.module for m in TABLE[COMPOSITES[name].text_type].moves if m.feeds}
+    with torch.no_grad():
+        for module in attentions(model, COMPOSITES[name]).values():
+            for key, parameter in module.named_parameters():
+                if moved & set(key.split(".")) and key.endswith("weight"):
+                    parameter.mul_(LOUDER)
+    source = tmp_path_factory.mktemp("composites") / name
+    model.save_pretrained(source)
+    converted = source.with_name(f"{name}-converted")
+    reading = read_model(read_json(source / "config.json"))
+    convert.apply(convert.plan(source, converted, reading.pairing.other))
+    return name, model, source, converted
+
+
+def tensors(directory: Path) -> dict[str, Tensor]:
+    """Every tensor of a checkpoint by its name on disk."""
+    return {name: t for shard in sorted(directory.glob("*.safetensors")) for name, t in load_file(shard).items()}
+
+
+def loaded(model: Any, directory: Path) -> Any:
+    """A checkpoint as the class itself loads it."""
+    with quiet():
+        again, info = type(model).from_pretrained(directory, dtype=torch.float32, output_loading_info=True)
+    assert not info["missing_keys"]
+    assert not info["mismatched_keys"]
+    return again.eval()
+
+
+def test_only_rows_of_the_text_decoder_move(pair: Pair) -> None:
+    """Which parameters changed, by the class's own names: q, k and their norms in the text decoder, no other."""
+    name, model, _, converted = pair
+    row = COMPOSITES[name]
+    moved = {m.module for site in TABLE[row.text_type].sites for m in site.moves}
+    inside = tuple(f"{path}." for path in attentions(model, row))
+    after, before = loaded(model, converted).state_dict(), model.state_dict()
+    changed = {key for key in before if not before[key].equal(after[key])}
+    assert changed
+    assert all(key.startswith(inside) and moved & set(key.split(".")) for key in changed)
+    touched = {path for path in inside for key in changed if key.startswith(path)}
+    projections = [m.module for m in TABLE[row.text_type].moves if m.feeds]
+    with_q = {p for p in inside for projection in projections if any(key.startswith(p + projection) for key in before)}
+    assert touched == with_q
+
+
+def test_every_other_part_is_byte_identical(pair: Pair) -> None:
+    name, _, source, converted = pair
+    before, after = tensors(source), tensors(converted)
+    decoder = decoder_of(read_json(source / "config.json"))
+    assert before.keys() == after.keys()
+    others = [key for key in before if not decoder.owns(key)]
+    assert all(before[key].equal(after[key]) for key in others)
+    counts = towers_of(open_checkpoint(source), decoder)
+    assert set(counts) <= set(COMPOSITES[name].towers)
+    assert bool(counts) == bool(COMPOSITES[name].towers)
+
+
+def by_definition(rows: Tensor, heads: int, rotary: int, to: Pairing) -> Tensor:
+    """Rows of separate heads with their first ``rotary`` slots in the other order: [a0 a1 | b0 b1] or [a0 b0 a1 b1]."""
+    per_head = rows.reshape(heads, -1, *rows.shape[1:])
+    turning, still = per_head[:, :rotary], per_head[:, rotary:]
+    steps = (2, rotary // 2) if to is Pairing.INTERLEAVED else (rotary // 2, 2)
+    turned = turning.reshape(heads, *steps, *rows.shape[1:]).transpose(1, 2).reshape(turning.shape)
+    return torch.cat((turned, still), dim=1).reshape(rows.shape)
+
+
+def turned_back(model: nn.Module, row: Composite, to: Pairing) -> int:
+    """Put q and k of the text decoder into layout ``to`` by the definition, with the module's own numbers."""
+    text, count = text_config(model, row), 0
+    share = (getattr(text, "rope_parameters", None) or {}).get("partial_rotary_factor") or 1.0
+    moved = {m.module for m in TABLE[row.text_type].moves}
+    for module in attentions(model, row).values():
+        rotary = int(module.head_dim * share)
+        for key, parameter in module.named_parameters():
+            if key.split(".")[0] in moved:
+                parameter.copy_(by_definition(parameter, parameter.shape[0] // module.head_dim, rotary, to))
+                count += 1
+    return count
+
+
+def logits(model: Any) -> Tensor:
+    """Whatever the class gives for text alone."""
+    ids = torch.randint(6, 60, (1, TOKENS), generator=torch.Generator().manual_seed(3))
+    with torch.no_grad():
+        out = model(input_ids=ids, use_cache=False)
+    return out.logits if getattr(out, "logits", None) is not None else out[0]
+
+
+def test_the_logits_of_the_class_come_back_by_the_definition(pair: Pair) -> None:
+    """The converted model differs in the class; its rows put back by a reshape, in the class, it is the same model."""
+    name, model, source, converted = pair
+    family = TABLE[COMPOSITES[name].text_type]
+    reading = read_model(read_json(source / "config.json"))
+    alike = len({(r.geometry.head_dim, r.geometry.rotary_dim) for r in reading.rotations}) == 1
+    if not alike or {m.module for m in family.moves if m.feeds} != {"q_proj", "k_proj"} or family.others:
+        pytest.skip("fused rows, MLA, or heads that differ by layer: the tests of the table cover those rows")
+    again = loaded(model, converted)
+    try:
+        before = logits(model)
+    except (TypeError, ValueError) as error:
+        pytest.skip(f"the class takes no text alone: {error}")
+    wrong = logits(again)
+    with torch.no_grad():
+        assert turned_back(again, COMPOSITES[name], reading.pairing)
+    assert torch.equal(logits(again), before)
+    assert (wrong - before).abs().max() > 1e-4 * before.abs().max()
+
+
+def test_what_inspect_and_convert_say(pair: Pair, tmp_path: Path) -> None:
+    """The whole's type, the text decoder's numbers, the other parts by name; the marker at the top of config.json."""
+    name, model, source, converted = pair
+    row, text = COMPOSITES[name], text_config(model, COMPOSITES[name])
+    found = detect.inspect(source)
+    assert found.model_type == name
+    assert found.heads["query"] == text.num_attention_heads
+    assert found.moves is not None
+    assert set(found.towers) <= set(row.towers)
+    warned = [w for w in found.warnings if w.code == "tower-left-alone"]
+    assert len(warned) == bool(found.towers)
+    assert all(tower in warned[0].message for tower in found.towers)
+    after = read_json(converted / "config.json")
+    assert marker(after)["pairing"] == detect.inspect(converted).pairing != found.pairing
+    changed = read_composites.at_keys(after, row.path) if row.path else after
+    before = read_json(source / "config.json")
+    before = read_composites.at_keys(before, row.path) if row.path else before
+    key = TABLE[row.text_type].pairing_key
+    assert {k for k in changed if changed[k] != before.get(k)} <= {key, "ropetool"}
+
+
+# --- the data against the classes -----------------------------------------------------------------------------------
+
+
+def test_the_data_is_what_the_config_classes_say() -> None:
+    """Type, path and how the class reads its text part, for every composite type that transformers has."""
+    found = read_composites.composite_types()
+    assert found.keys() == COMPOSITES.keys()
+    fields = ("text_type", "path", "via", "obeys_type", "reads_flat", "refusal")
+    for name, (path, text_type) in found.items():
+        row = read_composites.row(name, path, text_type, with_places=False)
+        assert {key: row[key] for key in fields} == {
+            key: list(value) if isinstance(value := getattr(COMPOSITES[name], key), tuple) else value for key in fields
+        }
+    numbers = json.loads(read_composites.OUT.read_text(encoding="utf-8"))["class_numbers"]
+    assert read_composites.class_numbers() == numbers
+
+
+def test_the_places_and_parts_are_those_of_the_class(pair: Pair) -> None:
+    name, model, *_ = pair
+    row = COMPOSITES[name]
+    places, towers = read_composites.anatomy(model, row.path, row.text_type)
+    assert places
+    assert places <= set(row.places)
+    assert towers <= set(row.towers)
+    assert bool(towers) == bool(row.towers)
+
+
+@pytest.mark.parametrize("name", ["llava", "qwen2_vl", "llama4"])
+def test_a_row_is_what_the_tool_computes(name: str) -> None:
+    row = COMPOSITES[name]
+    assert read_composites.look(name, row.path, row.text_type) == (list(row.places), list(row.towers))
+
+
+def test_those_that_are_not_built_cannot_be() -> None:
+    for name in NOT_BUILT:
+        with pytest.raises(CannotBuild):
+            tiny_composites.build(name)
+
+
+@pytest.mark.parametrize("name", sorted(name for name, row in COMPOSITES.items() if row.path))
+def test_the_class_takes_the_type_that_ropetool_takes(name: str) -> None:
+    """A text part without model_type, and one that names another: what the class makes of each."""
+    row = COMPOSITES[name]
+    config = read_composites.made(name, row.path, {"model_type": "llama"})
+    if config is None:  # the class refuses a part that does not fit its others
+        return
+    obeyed = type(config).__name__ == "LlamaConfig"
+    assert obeyed == (row.obeys_type or row.text_type == "llama")
+
+
+# --- what is refused ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def llava(tmp_path: Path) -> Path:
+    """A tiny LLaVA that the test may change."""
+    directory = tmp_path / "llava"
+    tiny_composites.build("llava").save_pretrained(directory)
+    return directory
+
+
+def renamed(directory: Path, change: Callable[[str], str]) -> None:
+    """Give the tensors of a checkpoint other names."""
+    found = {change(name): tensor for name, tensor in tensors(directory).items()}
+    save_file(found, directory / "model.safetensors", metadata={"format": "pt"})
+
+
+def planned(directory: Path) -> set[str]:
+    checkpoint = open_checkpoint(directory)
+    plan = plan_conversion(checkpoint, read_model(checkpoint.config), Pairing.HALF, Pairing.INTERLEAVED)
+    return {move.tensor.name for move in plan.moves}
+
+
+def test_every_place_of_the_text_decoder_is_found(llava: Path) -> None:
+    """Checkpoints of several versions of transformers keep it under several names."""
+    (here,) = {place for place in COMPOSITES["llava"].places if any(n.startswith(f"{place}.") for n in planned(llava))}
+    moved = len(planned(llava))
+    for place in COMPOSITES["llava"].places:
+        renamed(llava, lambda name, here=here, place=place: name.replace(f"{here}.", f"{place}.", 1))
+        assert len(planned(llava)) == moved == sum(name.startswith(f"{place}.") for name in planned(llava))
+        here = place
+
+
+def test_attention_in_no_known_part_is_refused(llava: Path) -> None:
+    renamed(llava, lambda name: name.replace("vision_tower.", "second_eye."))
+    with pytest.raises(UnclaimedTensorError, match=r"second_eye.*no known part of llava.*other parts are vision_tower"):
+        planned(llava)
+
+
+def test_a_text_decoder_elsewhere_is_refused(llava: Path) -> None:
+    renamed(llava, lambda name: name.replace("language_model.", "lm."))
+    with pytest.raises(UnclaimedTensorError, match=r"lm\..*its text decoder lies in .*language_model\.layers"):
+        planned(llava)
+
+
+def test_frequencies_saved_in_another_part_are_its_own(llava: Path) -> None:
+    """A tower's table of frequencies is not held against the text decoder's base; the text decoder's own is."""
+    for prefix, stale in (("vision_tower.", False), ("language_model.model.layers.0.self_attn.", True)):
+        found = {**tensors(llava), f"{prefix}rotary_emb.inv_freq": torch.full((8,), 0.5)}
+        save_file(found, llava / "model.safetensors", metadata={"format": "pt"})
+        assert ("stale-inv-freq" in {w.code for w in detect.inspect(llava).warnings}) == stale
+
+
+REFUSED = sorted(name for name, row in COMPOSITES.items() if row.refusal and row.text_type in TABLE)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_type_with_several_rotary_models_is_read_and_refused(name: str, tmp_path: Path) -> None:
+    try:
+        tiny_composites.build(name).save_pretrained(tmp_path / name)
+    except CannotBuild as reason:
+        pytest.skip(str(reason))
+    found = detect.inspect(tmp_path / name)
+    assert found.moves is None
+    assert "not-converted" in {warning.code for warning in found.warnings}
+    with pytest.raises(UnsupportedError, match=f"{name} cannot be converted"):
+        convert.plan(tmp_path / name, tmp_path / "out", Pairing(found.pairing).other)
+
+
+def test_an_older_flat_config_is_read_alike(tmp_path: Path) -> None:
+    """Qwen2-VL on the Hub has the keys of its text decoder at the top, and converts to the same tensors."""
+    if "qwen2_vl" not in CONVERTS:
+        pytest.skip("its text type is not in the table")
+    nested, flat = tmp_path / "nested", tmp_path / "flat"
+    model = tiny_composites.build("qwen2_vl")
+    model.save_pretrained(nested)
+    model.save_pretrained(flat)
+    text = read_json(flat / "config.json")["text_config"]
+    edit_json(flat / "config.json", "text_config", **{k: v for k, v in text.items() if k != "model_type"})
+    assert planned(nested) == planned(flat)
+    assert detect.inspect(nested).rope[0].theta == detect.inspect(flat).rope[0].theta
+    for path in (nested, flat):
+        convert.apply(convert.plan(path, path.with_name(f"{path.name}-out"), Pairing.INTERLEAVED))
+    after = tensors(tmp_path / "nested-out"), tensors(tmp_path / "flat-out")
+    assert all(after[0][name].equal(after[1][name]) for name in after[0])
+    assert marker(read_json(tmp_path / "flat-out" / "config.json"))["pairing"] == "interleaved"
