@@ -16,7 +16,7 @@ from ropetool.families.buffers import saved_frequencies, stale_frequency_warning
 from ropetool.families.lengths import OTHER_LENGTH_KEYS
 from ropetool.families.lineage import extension_fault
 from ropetool.families.plan import plan_conversion
-from ropetool.families.reading import Reading, read_model
+from ropetool.families.reading import Reading, Rotation, read_model
 from ropetool.models.options import Device, DType
 from ropetool.rope.pairing import Pairing
 
@@ -273,11 +273,18 @@ def _token_ids(side: Side, tokens: int | None, text: str | None) -> Tensor:
 
 
 def _rotaries(reading: Reading, pairing: Pairing) -> dict[str, Rotary]:
+    """The rotation of every kind of layer and every other site, with the weights in layout ``pairing``."""
     from ropetool.models.rotary import Rotary
 
-    return {
-        rotation.layers: Rotary(pairing, rotation.scaling, reading.geometry.rope_start, rotation.geometry.rotary_dim)
-        for rotation in reading.rotations
+    def rotary(rotation: Rotation, layout: Pairing) -> Rotary:
+        geometry = rotation.geometry
+        return Rotary(
+            layout, rotation.scaling, geometry.rope_start, geometry.rotary_dim, backwards=reading.family.backwards
+        )
+
+    others = zip(reading.family.others, reading.others, strict=True)
+    return {rotation.layers: rotary(rotation, site.pairing or pairing) for site, rotation in others} | {
+        rotation.layers: rotary(rotation, pairing) for rotation in reading.rotations
     }
 
 
@@ -320,9 +327,9 @@ def _by_reference(runner: Runner, side: Side, rotation: Side, ids: Tensor, pairi
     """The logits of ``side`` in layout ``pairing``, with the frequencies that the config of ``rotation`` means."""
     from ropetool.models.run import logits, reference_rotation
 
-    rotaries, family = _rotaries(rotation.reading, pairing), side.reading.family
+    rotaries = _rotaries(rotation.reading, pairing)
     live = _scalings(rotation) == _scalings(side)
-    with reference_rotation(runner, rotaries, side.reading.nope_layers, family.pairing_key, live=live):
+    with reference_rotation(runner, rotaries, side.reading.nope_layers, live=live):
         return logits(runner, ids)
 
 

@@ -40,11 +40,8 @@ TWO_MODELS = (
 )
 # Why a composite is not converted, though its main text decoder can be read.
 REFUSED: Mapping[str, str] = {
-    "blt": TWO_MODELS.format("patcher, encoder, global transformer, decoder"),
     "clvp": TWO_MODELS.format("text encoder, speech encoder"),
-    "csm": TWO_MODELS.format("backbone, depth decoder"),
     "dia": TWO_MODELS.format("encoder, decoder"),
-    "moonshine_streaming": TWO_MODELS.format("encoder, decoder"),
     "pi0": TWO_MODELS.format("language model, action expert"),
     "qwen2_5_omni": TWO_MODELS.format("thinker, talker"),
     "qwen3_omni_moe": TWO_MODELS.format("thinker, talker, code predictor"),
@@ -57,8 +54,6 @@ REFUSED: Mapping[str, str] = {
 MAIN_PART: Mapping[str, tuple[str, ...]] = {
     "t5gemma": ("decoder",), "t5gemma2": ("decoder",), "dia": ("decoder_config",), "pi0": ("vlm_config", "text_config"),
 }  # fmt: skip
-# Composites by their config class, whose parts are no models of their own.
-PLAIN = ("dbrx", "esm")
 # Where checkpoints of one class or another keep a decoder's layers: each is tried on every class.
 USUAL_PLACES = (
     "layers", "model.layers", "language_model.layers", "language_model.model.layers", "model.language_model.layers",
@@ -78,15 +73,17 @@ def text_parts(config: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[
 
 
 def composite_types() -> dict[str, tuple[tuple[str, ...], str]]:
-    """Every composite type with a rotary text part: the keys that lead to its config, and its default type."""
+    """Every type with a rotary text part: the keys that lead to its config, and its default type.
+
+    A type that is a rotary text model itself is none: its row tells of its other parts.
+    """
     found = {}
     with quiet():
         for name in sorted(config_names()):
             config = default_config(name)
-            if config is None or not getattr(type(config), "sub_configs", None) or config.model_type != name:
+            if config is None or name in PROBED or config.model_type != name:
                 continue
-            own = [((), name)] if name in PROBED and name not in PLAIN else []
-            choices = [*own, *text_parts(config)]
+            choices = list(text_parts(config))
             wanted = MAIN_PART.get(name)
             if choices:
                 found[name] = next(c for c in choices if wanted in (None, c[0]))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,8 +18,8 @@ from ropetool.families.table import TABLE
 class Composite:
     """A multimodal model type, as its class in transformers has it.
 
-    ``path`` are the keys that lead to the config of its text decoder; none where that is the whole config. ``via`` is
-    the type of the part on the way, where the path has two keys. The class takes the part for ``text_type``, or with
+    ``path`` are the keys that lead to the config of its text decoder; ``via`` is the type of the part on the way, where
+    there are two. The class takes the part for ``text_type``, or with
     ``obeys_type`` for the type that it names itself. With ``reads_flat`` a config.json without the part has its keys at
     the top. ``places`` are the lists of layers that hold the text decoder's attention, by every name that transformers
     loads them from; ``towers`` are words in the names of the tensors of other parts. ``refusal`` is the reason why the
@@ -62,15 +62,20 @@ class Decoder:
     path: tuple[str, ...] = ()
     composite: Composite | None = None
 
+    @property
+    def towers(self) -> Collection[str]:
+        """Words in the names of tensors that belong to other parts."""
+        return self.family.towers if self.composite is None else self.composite.towers
+
     def owns(self, tensor: str) -> bool:
-        """Whether a tensor lies in the text decoder's layers."""
-        return self.composite is None or any(tensor.startswith(f"{place}.") for place in self.composite.places)
+        """Whether a tensor may be one of the text decoder's: by the places of its layers, where they are known."""
+        if self.composite is None:
+            return self.family.towers.isdisjoint(tensor.split("."))
+        return any(tensor.startswith(f"{place}.") for place in self.composite.places)
 
     def tower_of(self, tensor: str) -> str | None:
         """The other part that a tensor belongs to; None for one of the text decoder, or of no known part."""
-        if self.composite is None or self.owns(tensor):
-            return None
-        return next((word for word in tensor.split(".") if word in self.composite.towers), None)
+        return None if self.owns(tensor) else next((word for word in tensor.split(".") if word in self.towers), None)
 
 
 def decoder_of(config: Mapping[str, Any]) -> Decoder:
@@ -85,11 +90,11 @@ def decoder_of(config: Mapping[str, Any]) -> Decoder:
     text, path = _nested(config, composite)
     own_type = text.get("model_type") if path and composite.obeys_type else None
     row = _row(str(own_type or composite.text_type), whole=model_type)
-    if composite.path:
-        numbers = CLASS_NUMBERS.get(row.model_type, {})
-        row = replace(row, defaults={k: v for k, v in numbers.items() if k != LAYERS} | dict(row.defaults))
-        text = {LAYERS: numbers[LAYERS], **text} if LAYERS in numbers else text
-    return Decoder(replace(row, refusal=composite.refusal or row.refusal), text, path, composite)
+    numbers = CLASS_NUMBERS.get(row.model_type, {})
+    defaults = {key: value for key, value in numbers.items() if key != LAYERS} | dict(row.defaults)
+    if LAYERS in numbers:
+        text = {LAYERS: numbers[LAYERS], **text}
+    return Decoder(replace(row, defaults=defaults, refusal=composite.refusal or row.refusal), text, path, composite)
 
 
 def _nested(config: Mapping[str, Any], composite: Composite) -> tuple[Mapping[str, Any], tuple[str, ...]]:
@@ -138,7 +143,7 @@ def family_of(config: Mapping[str, Any]) -> Family:
 def rows_of(model_type: str) -> tuple[tuple[Family, ...], tuple[Composite, ...]]:
     """The row that a model type is read by, and how it is composed if it is multimodal; raises as `decoder_of` does."""
     composite = COMPOSITES.get(model_type)
-    if composite is None or not composite.path:
+    if composite is None:
         return (_row(model_type),), ()
     return (_row(composite.text_type, whole=model_type),), (composite,)
 
@@ -156,16 +161,16 @@ def _row(model_type: str, whole: str = "") -> Family:
     if model_type in TABLE:
         return TABLE[model_type]
     scheme = scheme_of(model_type)
-    which = f"the text decoder of {whole}, {model_type}," if whole else f"the model type {model_type}"
+    which = f"the text decoder of {whole}, {model_type}," if whole else model_type
     if scheme is not None:
         raise NoRotaryError(
-            f"{which if whole else model_type} has no rotary position embedding ({scheme.sentence}), so there is no layout to convert "
+            f"{which} has no rotary position embedding ({scheme.sentence}), so there is no layout to convert "
             f"and no rotation to extend",
             model_type=model_type,
             scheme=scheme.name,
         )
     raise UnknownFamilyError(
-        f"{which} is not in the family table, so its row order is not known; "
+        f"{which if whole else f'the model type {model_type}'} is not in the family table, so its row order is not known; "
         f"`ropetool families` lists the {len(TABLE)} types that are",
         model_type=model_type,
     )

@@ -27,7 +27,8 @@ class Moved:
     """A module of the attention whose rows move: a projection, or a norm between projection and rotation.
 
     ``feeds`` is ``q``, ``k``, ``qk`` for a projection, and empty for a norm. Every tensor in ``tensors`` that a
-    checkpoint has is permuted alike: a bias moves with the rows of its weight. ``loaded_as`` are the modules that the
+    checkpoint has is permuted alike: a bias moves with the rows of its weight (an empty name is a parameter of the
+    attention itself). ``loaded_as`` are the modules that the
     class makes of it on loading, in the order of its rows, where they have other names there.
     """
 
@@ -44,7 +45,8 @@ class Nope:
 
     ``flags`` is a list in the config, 1 where a layer rotates; ``layer_type`` is the type (in ``layer_types``) of those
     that do not. Where the config has neither, every ``interval``-th layer is one, by ``interval_key`` if it has that.
-    ``only_with`` is a key that must be set for any layer to be one.
+    ``only_with`` is a key that must be set for any layer to be one. Rows of such a layer move like all others, which
+    no logit shows; with ``unmoved`` its projections have another shape, and stay.
     """
 
     flags: str = ""
@@ -52,6 +54,21 @@ class Nope:
     interval_key: str = ""
     interval: int = 0
     only_with: str = ""
+    unmoved: bool = False
+
+
+@dataclass(frozen=True)
+class Needs:
+    """A config key that must have ``value`` (``default`` where config.json has none), or ``otherwise`` is so.
+
+    ``scheme`` is what the class then has instead of RoPE; empty where it has RoPE in a form that cannot be converted.
+    """
+
+    key: str
+    value: Any
+    default: Any
+    otherwise: str
+    scheme: str = ""
 
 
 @dataclass(frozen=True)
@@ -75,7 +92,8 @@ class Kind:
 class Site:
     """One place in a layer where q meets k: the module's name, its tensors, and the keys of their geometry.
 
-    ``within`` is a module above it, where only attention below that one is meant. A site with a ``pairing`` of its own
+    ``within`` is a module above it, where only attention below that one is meant; ``section`` is the key of a config
+    of its own. A site with a ``pairing`` of its own
     (an indexer whose class rotates the other way) is left in it by a conversion.
     """
 
@@ -85,6 +103,7 @@ class Site:
     keys: GeometryKeys
     pairing: Pairing | None = None
     within: str = ""
+    section: str = ""
 
 
 @dataclass(frozen=True)
@@ -97,8 +116,10 @@ class Family:
     the class has it fixed. ``nope`` tells which layers the class does not rotate, ``kinds`` which types of layers have
     a rope block of their own. ``others`` are attention modules beside the main one. ``may_lack`` names what a layer's
     attention may do without: ``k`` where it takes another layer's, ``qk`` where it may be another kind of mixer.
-    ``refusal`` is the reason why the type cannot be converted, though it can be read. ``twins`` are types whose class
-    is the same but for the layout, tensor names included.
+    ``mixers`` are layer types whose tensors under the same names are no attention.
+    ``refusal`` is the reason why the type cannot be converted, though it can be read; ``needs`` are conditions on its
+    config. ``towers`` are modules that hold attention of another model (vision, audio). ``backwards``: pairs turn by
+    the negative angle. ``twins`` are types whose class is the same but for the layout, tensor names included.
     """
 
     model_type: str
@@ -117,7 +138,11 @@ class Family:
     kinds: tuple[Kind, ...] = ()
     others: tuple[Site, ...] = ()
     may_lack: str = ""
+    mixers: frozenset[str] = frozenset()
     refusal: str = ""
+    needs: tuple[Needs, ...] = ()
+    towers: frozenset[str] = frozenset()
+    backwards: bool = False
     twins: tuple[str, ...] = ()
 
     @property

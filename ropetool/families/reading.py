@@ -6,17 +6,19 @@ Every verb starts here, so that all of them mean the same thing by the same chec
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ropetool.checkpoint.config import BLOCKS, RopeBlock, count, marker
-from ropetool.errors import ConfigError
+from ropetool.errors import ConfigError, NoRotaryError, UnsupportedError
 from ropetool.families.decoder import Decoder, decoder_of
-from ropetool.families.family import Family, Kind, Nope
+from ropetool.families.family import Family, Kind, Nope, Site
 from ropetool.families.geometry import CLASS_DEFAULT, Geometry, read_geometry
 from ropetool.families.kinds import blocks_of, geometry_of_kind, layer_geometries
 from ropetool.rope.frequencies import SPELLINGS, Proportional, Scaling, scaling_from_block
 from ropetool.rope.pairing import Pairing
+
+INDEXER = "indexer"
 
 
 @dataclass(frozen=True)
@@ -53,9 +55,9 @@ class Reading:
     """A config, understood. ``pairing`` is the layout that the weights are in, by the strongest declared witness.
 
     ``class_pairing`` is what the stock model class would rotate, given this config. They differ in a checkpoint
-    that was converted away from its class. ``config`` is the text decoder's part, ``model_type`` the whole's;
-    ``geometry`` is that of the first rotation, ``layers`` those of every layer where they differ, ``others`` those of
-    the row's other sites.
+    that was converted away from its class. ``config`` is the text decoder's part, ``model_type`` the whole's.
+    ``geometry`` is that of the first rotation, ``layers`` those of every layer where they differ; ``others`` are the
+    rotations of the row's other sites. ``still_layers`` have nothing to move, not even jointly.
     """
 
     model_type: str
@@ -64,12 +66,13 @@ class Reading:
     decoder: Decoder
     geometry: Geometry
     layers: tuple[Geometry, ...]
-    others: tuple[Geometry, ...]
+    others: tuple[Rotation, ...]
     rotations: tuple[Rotation, ...]
     length: int | None
     class_pairing: Pairing
     pairing: Pairing
     nope_layers: frozenset[int]
+    still_layers: frozenset[int]
     evidence: tuple[Evidence, ...]
     warnings: tuple[Warn, ...]
 
@@ -91,6 +94,7 @@ def read_model(config: Mapping[str, Any]) -> Reading:
     """Understand a config; raises `ConfigError`, `NoRotaryError` or `UnknownFamilyError` for what cannot be."""
     decoder = decoder_of(config)
     family, text = decoder.family, decoder.text
+    _check_needs(text, family)
     blocks = blocks_of(text, family)
     _check_named_scaling(text, family)
     length = count(text, family.keys.length)
@@ -104,7 +108,7 @@ def read_model(config: Mapping[str, Any]) -> Reading:
     )
     geometry = rotations[0].geometry
     warnings += [_default_warning(key, value) for key, value in geometry.class_defaults.items()]
-    others = tuple(read_geometry(text, blocks[0], site.keys, family.defaults) for site in family.others)
+    others = tuple(_at_site(site, family, rotations[0], length, text) for site in family.others)
     for rotation in rotations:  # a factor list of the wrong length shows here
         rotation.scaling.inv_freq(rotation.geometry.rotary_dim)
     if config.get("auto_map"):
@@ -113,9 +117,18 @@ def read_model(config: Mapping[str, Any]) -> Reading:
     evidence, class_pairing = _declared(config, text, family)
     return Reading(
         str(config["model_type"]), family, text, decoder, geometry, layer_geometries(text, family, blocks), others,
-        rotations, length, class_pairing, Pairing(evidence[0].says), nope_layers(text, family.nope), evidence,
-        tuple(warnings),
+        rotations, length, class_pairing, Pairing(evidence[0].says), nope_layers(text, family.nope),
+        _still_layers(text, family), evidence, tuple(warnings),
     )  # fmt: skip
+
+
+def _check_needs(config: Mapping[str, Any], family: Family) -> None:
+    for needs in family.needs:
+        value = config.get(needs.key, needs.default)
+        if value != needs.value:
+            kind = NoRotaryError if needs.scheme else UnsupportedError
+            where = f"{needs.key} is {value!r}" if needs.key in config else f"config.json has no {needs.key}"
+            raise kind(f"{where}: {needs.otherwise}", model_type=family.model_type, key=needs.key, scheme=needs.scheme)
 
 
 def _check_named_scaling(config: Mapping[str, Any], family: Family) -> None:
@@ -144,8 +157,27 @@ def nope_layers(config: Mapping[str, Any], nope: Nope | None) -> frozenset[int]:
     return frozenset(range(every - 1, layers, every))
 
 
+def _still_layers(config: Mapping[str, Any], family: Family) -> frozenset[int]:
+    """The layers whose tensors under the attention's names do not move: another kind of mixer, another shape."""
+    types = config.get("layer_types")
+    mixers = {i for i, kind in enumerate(types) if kind in family.mixers} if isinstance(types, list) else set()
+    still = nope_layers(config, family.nope) if family.nope and family.nope.unmoved else frozenset()
+    return still | mixers
+
+
 def _default_warning(key: str, value: float) -> Warn:
     return Warn("class-default", f"config.json has no {key}; the class default {value:g} is used")
+
+
+def _at_site(site: Site, family: Family, main: Rotation, length: int | None, config: Mapping[str, Any]) -> Rotation:
+    """The rotation at a site beside the main one: the main one's, or that of the site's own section of the config."""
+    geometry = read_geometry(config, main.block, site.keys, family.defaults)
+    if not site.section:
+        inner = site.module.rpartition(".")[2]
+        return replace(main, layers=inner if inner == INDEXER else main.layers, geometry=geometry)
+    section = config.get(site.section) or {}
+    block = replace(blocks_of(section, family)[0], layers=site.within)
+    return replace(_rotation(block, family, None, length, section, []), geometry=geometry)
 
 
 def _rotation(

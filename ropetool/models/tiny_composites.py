@@ -22,21 +22,18 @@ TOWER_SIZES: dict[str, Any] = {
     "hidden_size": 64, "d_model": 64, "embed_dim": 64, "intermediate_size": 32, "projection_dim": 64,
     "num_attention_heads": 4, "num_key_value_heads": 4, "num_heads": 4, "head_dim": 16, "depth": 2,
     "encoder_attention_heads": 4, "encoder_ffn_dim": 32, "image_size": 28, "patch_size": 14, "num_mel_bins": 16,
-    "out_hidden_size": HIDDEN, "hidden_dim": 64, "input_dim": 32, "num_latents": 4, "base_channels": 32, "upsample_groups": 64,
+    "out_hidden_size": HIDDEN, "hidden_dim": 64, "input_dim": 32, "num_latents": 4, "base_channels": 32,
 }  # fmt: skip
 
 # What single types need beyond that: values by the part they belong to, "" for the whole.
 SPECIAL: dict[str, dict[str, dict[str, Any]]] = {
     "apertus1p5": {"audio_config": {"codebook_dim": 64}},
-    "chameleon": {"": {"vocabulary_map": {"<image>": 5}}},
     "emu3": {"": {"vocabulary_map": {"<image>": 5}}},
     "fun_asr_nano": {"adaptor_config": {"hidden_size": HIDDEN, "intermediate_size": HIDDEN // 4}},
     "granite4_vision": {"": {"deepstack_layer_map": [[0, 0]], "spatial_target_layers": [0], "downsample_rate": "1/2"}},
-    "kyutai_speech_to_text": {"": {"codebook_vocab_size": 64, "audio_pad_token_id": 5, "audio_bos_token_id": 6}},
     "molmo2": {"adapter_config": {"vision_feature_layer": [1, 0]}},
     "muse_spark": {"audio_config": {"num_hidden_layers": 4}},
     "perception_lm": {"vision_config": {"model_args": {"embed_dim": 64}}},
-    "phi4_multimodal": {"": {"pad_token_id": 0}},
 }
 
 
@@ -80,12 +77,11 @@ def tiny_config(model_type: str, **overrides: Any) -> Any:
     if default is None:
         raise CannotBuild("its config class has no defaults")
     special = SPECIAL.get(model_type, {})
-    own = tiny.tiny_values(model_type) if is_rotary_text(default) else {}
     vocabulary = {"vocab_size": VOCAB} if "vocab_size" in _sizes(default) else {}
     try:
         with quiet():
             values = {name: _part(part, special.get(name, {})) for name, part in parts(default)}
-            return config_class(model_type)(**{**vocabulary, **own, **values, **special.get("", {}), **overrides})
+            return config_class(model_type)(**{**vocabulary, **values, **special.get("", {}), **overrides})
     except CannotBuild:
         raise
     except Exception as error:  # a config's own validators raise what they like
@@ -122,8 +118,11 @@ def _own_classes(kind: Any) -> Iterator[Any]:
 def whole_class(model_type: str) -> Any:
     """The class of the checkpoints on the Hub: with a head, for generation where there is one."""
 
-    def rank(kind: Any) -> tuple[bool, bool, str]:
-        return ("ForConditionalGeneration" not in kind.__name__, "For" not in kind.__name__, kind.__name__)
+    own = config_class(model_type)
+
+    def rank(kind: Any) -> tuple[bool, bool, bool, str]:
+        name = kind.__name__
+        return (kind.config_class is not own, "ForConditionalGeneration" not in name, "For" not in name, name)
 
     classes = sorted(model_classes(model_type), key=rank)
     if not classes:

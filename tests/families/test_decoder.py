@@ -13,7 +13,7 @@ from ropetool.families.table import TABLE
 
 TEXT = {"num_attention_heads": 8, "num_key_value_heads": 2, "hidden_size": 128, "max_position_embeddings": 64,
         "rope_theta": 10000.0}  # fmt: skip
-WHOLES = [name for name, row in COMPOSITES.items() if row.path and row.text_type in TABLE]
+WHOLES = [name for name, row in COMPOSITES.items() if row.text_type in TABLE]
 
 
 def whole(name: str, **text: Any) -> dict[str, Any]:
@@ -101,6 +101,6 @@ def test_every_row_is_whole(name: str) -> None:
     assert row.places or row.refusal
     assert not any(place.split(".")[0] in row.towers for place in row.places)
     assert not row.refusal or no_conversion(row) == row.refusal
-    if row.path and row.text_type in TABLE:
+    if row.text_type in TABLE:
         (family,), (composite,) = rows_of(name)
         assert (family.model_type, composite) == (row.text_type, row)

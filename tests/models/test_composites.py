@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +44,6 @@ NOT_BUILT = {
 }
 CONVERTS = sorted(name for name, row in COMPOSITES.items() if no_conversion(row) is None)
 BUILT = [name for name in CONVERTS if name not in NOT_BUILT]
-Pair = tuple[str, Any, Path, Path]
 
 
 def text_config(model: nn.Module, row: Composite) -> Any:
@@ -61,23 +62,33 @@ def attentions(model: nn.Module, row: Composite) -> dict[str, nn.Module]:
     }
 
 
+@dataclass(frozen=True)
+class Pair:
+    """A tiny multimodal model with loud q and k, its checkpoint, the conversion of that, and what the class loads."""
+
+    row: Composite
+    model: Any
+    source: Path
+    converted: Path
+    again: Any
+
+
 @pytest.fixture(scope="module", params=BUILT)
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pair:
-    """A tiny multimodal model with loud q and k, its checkpoint, and the conversion of that."""
-    name = request.param
-    model = tiny_composites.build(name)
-    moved = {m.module for m in TABLE[COMPOSITES[name].text_type].moves if m.feeds}
+    """One type after the other."""
+    row = COMPOSITES[request.param]
+    model = tiny_composites.build(row.model_type)
+    moved = {m.module for m in TABLE[row.text_type].moves if m.feeds}
     with torch.no_grad():
-        for module in attentions(model, COMPOSITES[name]).values():
+        for module in attentions(model, row).values():
             for key, parameter in module.named_parameters():
                 if moved & set(key.split(".")) and key.endswith("weight"):
                     parameter.mul_(LOUDER)
-    source = tmp_path_factory.mktemp("composites") / name
+    source = tmp_path_factory.mktemp("composites") / row.model_type
     model.save_pretrained(source)
-    converted = source.with_name(f"{name}-converted")
-    reading = read_model(read_json(source / "config.json"))
-    convert.apply(convert.plan(source, converted, reading.pairing.other))
-    return name, model, source, converted
+    converted = source.with_name(f"{source.name}-converted")
+    convert.apply(convert.plan(source, converted, read_model(read_json(source / "config.json")).pairing.other))
+    return Pair(row, model, source, converted, loaded(model, converted))
 
 
 def tensors(directory: Path) -> dict[str, Tensor]:
@@ -96,30 +107,25 @@ def loaded(model: Any, directory: Path) -> Any:
 
 def test_only_rows_of_the_text_decoder_move(pair: Pair) -> None:
     """Which parameters changed, by the class's own names: q, k and their norms in the text decoder, no other."""
-    name, model, _, converted = pair
-    row = COMPOSITES[name]
-    moved = {m.module for site in TABLE[row.text_type].sites for m in site.moves}
-    inside = tuple(f"{path}." for path in attentions(model, row))
-    after, before = loaded(model, converted).state_dict(), model.state_dict()
+    family = TABLE[pair.row.text_type]
+    moved = {m.module for site in family.sites for m in site.moves}
+    inside = tuple(f"{path}." for path in attentions(pair.model, pair.row))
+    before, after = pair.model.state_dict(), pair.again.state_dict()
     changed = {key for key in before if not before[key].equal(after[key])}
     assert changed
     assert all(key.startswith(inside) and moved & set(key.split(".")) for key in changed)
     touched = {path for path in inside for key in changed if key.startswith(path)}
-    projections = [m.module for m in TABLE[row.text_type].moves if m.feeds]
-    with_q = {p for p in inside for projection in projections if any(key.startswith(p + projection) for key in before)}
-    assert touched == with_q
+    assert touched == {p for p in inside for m in family.projections if any(key.startswith(p + m) for key in before)}
 
 
 def test_every_other_part_is_byte_identical(pair: Pair) -> None:
-    name, _, source, converted = pair
-    before, after = tensors(source), tensors(converted)
-    decoder = decoder_of(read_json(source / "config.json"))
+    before, after = tensors(pair.source), tensors(pair.converted)
+    decoder = decoder_of(read_json(pair.source / "config.json"))
     assert before.keys() == after.keys()
-    others = [key for key in before if not decoder.owns(key)]
-    assert all(before[key].equal(after[key]) for key in others)
-    counts = towers_of(open_checkpoint(source), decoder)
-    assert set(counts) <= set(COMPOSITES[name].towers)
-    assert bool(counts) == bool(COMPOSITES[name].towers)
+    assert all(before[key].equal(after[key]) for key in before if not decoder.owns(key))
+    counts = towers_of(open_checkpoint(pair.source), decoder)
+    assert set(counts) <= set(pair.row.towers)
+    assert bool(counts) == bool(pair.row.towers)
 
 
 def by_definition(rows: Tensor, heads: int, rotary: int, to: Pairing) -> Tensor:
@@ -155,43 +161,36 @@ def logits(model: Any) -> Tensor:
 
 def test_the_logits_of_the_class_come_back_by_the_definition(pair: Pair) -> None:
     """The converted model differs in the class; its rows put back by a reshape, in the class, it is the same model."""
-    name, model, source, converted = pair
-    family = TABLE[COMPOSITES[name].text_type]
-    reading = read_model(read_json(source / "config.json"))
+    family, reading = TABLE[pair.row.text_type], read_model(read_json(pair.source / "config.json"))
     alike = len({(r.geometry.head_dim, r.geometry.rotary_dim) for r in reading.rotations}) == 1
-    if not alike or {m.module for m in family.moves if m.feeds} != {"q_proj", "k_proj"} or family.others:
+    if not alike or set(family.projections) != {"q_proj", "k_proj"} or family.others:
         pytest.skip("fused rows, MLA, or heads that differ by layer: the tests of the table cover those rows")
-    again = loaded(model, converted)
     try:
-        before = logits(model)
+        before = logits(pair.model)
     except (TypeError, ValueError) as error:
         pytest.skip(f"the class takes no text alone: {error}")
-    wrong = logits(again)
+    wrong, back = logits(pair.again), copy.deepcopy(pair.again)
     with torch.no_grad():
-        assert turned_back(again, COMPOSITES[name], reading.pairing)
-    assert torch.equal(logits(again), before)
+        assert turned_back(back, pair.row, reading.pairing)
+    assert torch.equal(logits(back), before)
     assert (wrong - before).abs().max() > 1e-4 * before.abs().max()
 
 
-def test_what_inspect_and_convert_say(pair: Pair, tmp_path: Path) -> None:
+def test_what_inspect_and_convert_say(pair: Pair) -> None:
     """The whole's type, the text decoder's numbers, the other parts by name; the marker at the top of config.json."""
-    name, model, source, converted = pair
-    row, text = COMPOSITES[name], text_config(model, COMPOSITES[name])
-    found = detect.inspect(source)
-    assert found.model_type == name
+    row, text, found = pair.row, text_config(pair.model, pair.row), detect.inspect(pair.source)
+    assert found.model_type == row.model_type
     assert found.heads["query"] == text.num_attention_heads
     assert found.moves is not None
     assert set(found.towers) <= set(row.towers)
     warned = [w for w in found.warnings if w.code == "tower-left-alone"]
     assert len(warned) == bool(found.towers)
     assert all(tower in warned[0].message for tower in found.towers)
-    after = read_json(converted / "config.json")
-    assert marker(after)["pairing"] == detect.inspect(converted).pairing != found.pairing
-    changed = read_composites.at_keys(after, row.path) if row.path else after
-    before = read_json(source / "config.json")
-    before = read_composites.at_keys(before, row.path) if row.path else before
-    key = TABLE[row.text_type].pairing_key
-    assert {k for k in changed if changed[k] != before.get(k)} <= {key, "ropetool"}
+    before, after = (read_json(path / "config.json") for path in (pair.source, pair.converted))
+    assert marker(after)["pairing"] == detect.inspect(pair.converted).pairing != found.pairing
+    part_before, part_after = (read_composites.at_keys(config, row.path) for config in (before, after))
+    changed = {key for key in part_after if part_after[key] != part_before.get(key)}
+    assert changed == {TABLE[row.text_type].pairing_key} - {None}
 
 
 # --- the data against the classes -----------------------------------------------------------------------------------
@@ -212,13 +211,11 @@ def test_the_data_is_what_the_config_classes_say() -> None:
 
 
 def test_the_places_and_parts_are_those_of_the_class(pair: Pair) -> None:
-    name, model, *_ = pair
-    row = COMPOSITES[name]
-    places, towers = read_composites.anatomy(model, row.path, row.text_type)
+    places, towers = read_composites.anatomy(pair.model, pair.row.path, pair.row.text_type)
     assert places
-    assert places <= set(row.places)
-    assert towers <= set(row.towers)
-    assert bool(towers) == bool(row.towers)
+    assert places <= set(pair.row.places)
+    assert towers <= set(pair.row.towers)
+    assert bool(towers) == bool(pair.row.towers)
 
 
 @pytest.mark.parametrize("name", ["llava", "qwen2_vl", "llama4"])
@@ -233,7 +230,7 @@ def test_those_that_are_not_built_cannot_be() -> None:
             tiny_composites.build(name)
 
 
-@pytest.mark.parametrize("name", sorted(name for name, row in COMPOSITES.items() if row.path))
+@pytest.mark.parametrize("name", sorted(COMPOSITES))
 def test_the_class_takes_the_type_that_ropetool_takes(name: str) -> None:
     """A text part without model_type, and one that names another: what the class makes of each."""
     row = COMPOSITES[name]
