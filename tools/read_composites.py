@@ -38,8 +38,16 @@ PROBED = json.loads((TOP / "tools" / "probe_all.json").read_text(encoding="utf-8
 TWO_MODELS = (
     "it has several rotary text models ({}), each with a config of its own; converting one of them is not supported"
 )
+RENAMED = (
+    "its checkpoints call the text decoder's attention otherwise ({}) than its class does, and the row of the type has "
+    "the names of the class"
+)
 # Why a composite is not converted, though its main text decoder can be read.
 REFUSED: Mapping[str, str] = {
+    "cosmos3_edge": RENAMED.format("to_q, to_k"),
+    "cosmos3_omni": RENAMED.format("to_q, to_k, norm_q, norm_k"),
+    "minimax_m3_vl": RENAMED.format("index_q_proj, index_k_proj, index_q_norm, index_k_norm"),
+    "mistral_large4": RENAMED.format("attention.wq, attention.wkv_a_with_mqa"),
     "clvp": TWO_MODELS.format("text encoder, speech encoder"),
     "dia": TWO_MODELS.format("encoder, decoder"),
     "pi0": TWO_MODELS.format("language model, action expert"),

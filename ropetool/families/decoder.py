@@ -170,7 +170,7 @@ def _row(model_type: str, whole: str = "") -> Family:
             scheme=scheme.name,
         )
     raise UnknownFamilyError(
-        f"{which if whole else f'the model type {model_type}'} is not in the family table, so its row order is not known; "
+        f"{which if whole else 'the model type ' + model_type} is not in the family table, so its row order is not known; "
         f"`ropetool families` lists the {len(TABLE)} types that are",
         model_type=model_type,
     )

@@ -23,16 +23,17 @@ TOWER_SIZES: dict[str, Any] = {
     "num_attention_heads": 4, "num_key_value_heads": 4, "num_heads": 4, "head_dim": 16, "depth": 2,
     "encoder_attention_heads": 4, "encoder_ffn_dim": 32, "image_size": 28, "patch_size": 14, "num_mel_bins": 16,
     "out_hidden_size": HIDDEN, "hidden_dim": 64, "input_dim": 32, "num_latents": 4, "base_channels": 32,
+    "projector_hidden_size": 64,
 }  # fmt: skip
 
 # What single types need beyond that: values by the part they belong to, "" for the whole.
 SPECIAL: dict[str, dict[str, dict[str, Any]]] = {
-    "apertus1p5": {"audio_config": {"codebook_dim": 64}},
     "emu3": {"": {"vocabulary_map": {"<image>": 5}}},
     "fun_asr_nano": {"adaptor_config": {"hidden_size": HIDDEN, "intermediate_size": HIDDEN // 4}},
     "granite4_vision": {"": {"deepstack_layer_map": [[0, 0]], "spatial_target_layers": [0], "downsample_rate": "1/2"}},
     "molmo2": {"adapter_config": {"vision_feature_layer": [1, 0]}},
     "muse_spark": {"audio_config": {"num_hidden_layers": 4}},
+    "shieldgemma2": {"": {"yes_token_index": 5, "no_token_index": 6}},
     "perception_lm": {"vision_config": {"model_args": {"embed_dim": 64}}},
 }
 

@@ -19,6 +19,7 @@ from ropetool.checkpoint.config import marker
 from ropetool.checkpoint.folder import open_checkpoint
 from ropetool.errors import UnclaimedTensorError, UnsupportedError
 from ropetool.families.decoder import COMPOSITES, Composite, decoder_of, no_conversion
+from ropetool.families.family import ONE_HEAD, K, Q
 from ropetool.families.plan import plan_conversion, towers_of
 from ropetool.families.reading import read_model
 from ropetool.families.table import TABLE
@@ -34,16 +35,22 @@ TOKENS = 40
 LOUDER = 5.0
 # Why a type that converts has no test of its own here.
 NOT_BUILT = {
+    "apertus1p5": "its codes must lie within the vocabulary, which is tiny",
+    "dots3_note": "its class asks for numbers of the whole that its text part has by layer",
+    "esmfold2": "its text part takes no grouped heads, and the builder's have them",
     "fast_vlm": "its tower needs timm",
     "gemma3n": "its tower needs timm",
+    "muse_spark": "its vision adapter has 147 million parameters at any size of its towers",
     "perception_lm": "its tower needs timm",
     "pe_audio_video": "its tower needs timm",
     "pe_video": "its tower needs timm",
     "vibevoice": "its audio towers have 700 million parameters at any config",
     "vibevoice_asr": "its audio towers have 700 million parameters at any config",
 }
+NOT_LOADED = {"jev": "its class makes no use of what from_pretrained returns beside the model"}
+DRAWS_NOISE = ("diffusion_gemma",)
 CONVERTS = sorted(name for name, row in COMPOSITES.items() if no_conversion(row) is None)
-BUILT = [name for name in CONVERTS if name not in NOT_BUILT]
+BUILT = [name for name in CONVERTS if name not in {*NOT_BUILT, *NOT_LOADED}]
 
 
 def text_config(model: nn.Module, row: Composite) -> Any:
@@ -108,14 +115,15 @@ def loaded(model: Any, directory: Path) -> Any:
 def test_only_rows_of_the_text_decoder_move(pair: Pair) -> None:
     """Which parameters changed, by the class's own names: q, k and their norms in the text decoder, no other."""
     family = TABLE[pair.row.text_type]
-    moved = {m.module for site in family.sites for m in site.moves}
+    moved = {name for site in family.sites for m in site.moves for name in (m.module, *m.loaded_as)}
+    feeding = {name for m in family.moves if m.feeds for name in (m.loaded_as or (m.module,))}
     inside = tuple(f"{path}." for path in attentions(pair.model, pair.row))
     before, after = pair.model.state_dict(), pair.again.state_dict()
     changed = {key for key in before if not before[key].equal(after[key])}
     assert changed
     assert all(key.startswith(inside) and moved & set(key.split(".")) for key in changed)
     touched = {path for path in inside for key in changed if key.startswith(path)}
-    assert touched == {p for p in inside for m in family.projections if any(key.startswith(p + m) for key in before)}
+    assert touched == {p for p in inside for name in feeding if any(key.startswith(p + name) for key in before)}
 
 
 def test_every_other_part_is_byte_identical(pair: Pair) -> None:
@@ -139,41 +147,36 @@ def by_definition(rows: Tensor, heads: int, rotary: int, to: Pairing) -> Tensor:
 
 def turned_back(model: nn.Module, row: Composite, to: Pairing) -> int:
     """Put q and k of the text decoder into layout ``to`` by the definition, with the module's own numbers."""
-    text, count = text_config(model, row), 0
+    text, done = text_config(model, row), set()  # parts may share their parameters
     share = (getattr(text, "rope_parameters", None) or {}).get("partial_rotary_factor") or 1.0
     moved = {m.module for m in TABLE[row.text_type].moves}
     for module in attentions(model, row).values():
         rotary = int(module.head_dim * share)
         for key, parameter in module.named_parameters():
-            if key.split(".")[0] in moved:
+            if key.split(".")[0] in moved and parameter not in done:
                 parameter.copy_(by_definition(parameter, parameter.shape[0] // module.head_dim, rotary, to))
-                count += 1
-    return count
+                done.add(parameter)
+    return len(done)
 
 
-def logits(model: Any) -> Tensor:
-    """Whatever the class gives for text alone."""
-    ids = torch.randint(6, 60, (1, TOKENS), generator=torch.Generator().manual_seed(3))
-    with torch.no_grad():
-        out = model(input_ids=ids, use_cache=False)
-    return out.logits if getattr(out, "logits", None) is not None else out[0]
-
-
-def test_the_logits_of_the_class_come_back_by_the_definition(pair: Pair) -> None:
-    """The converted model differs in the class; its rows put back by a reshape, in the class, it is the same model."""
+def test_the_rows_come_back_by_the_definition(pair: Pair) -> None:
+    """Put back by a reshape, in the class, the converted model is the same again; and until then it is another."""
     family, reading = TABLE[pair.row.text_type], read_model(read_json(pair.source / "config.json"))
     alike = len({(r.geometry.head_dim, r.geometry.rotary_dim) for r in reading.rotations}) == 1
-    if not alike or set(family.projections) != {"q_proj", "k_proj"} or family.others:
+    if not alike or family.others or not all(m.rows in (Q, K, ONE_HEAD) for m in family.moves):
         pytest.skip("fused rows, MLA, or heads that differ by layer: the tests of the table cover those rows")
-    try:
-        before = logits(pair.model)
-    except (TypeError, ValueError) as error:
-        pytest.skip(f"the class takes no text alone: {error}")
-    wrong, back = logits(pair.again), copy.deepcopy(pair.again)
+    back, before = copy.deepcopy(pair.again), pair.model.state_dict()
     with torch.no_grad():
         assert turned_back(back, pair.row, reading.pairing)
-    assert torch.equal(logits(back), before)
-    assert (wrong - before).abs().max() > 1e-4 * before.abs().max()
+    assert all(tensor.equal(before[key]) for key, tensor in back.state_dict().items())
+    ids = torch.randint(6, 60, (1, TOKENS), generator=torch.Generator().manual_seed(3))
+    try:
+        with torch.no_grad():
+            right, wrong, again = (model(input_ids=ids, use_cache=False)[0] for model in (pair.model, pair.again, back))
+    except (TypeError, ValueError, AttributeError) as error:
+        pytest.skip(f"the class takes no text alone: {error}")
+    assert (wrong - right).abs().max() > 1e-4 * right.abs().max()
+    assert pair.row.model_type in DRAWS_NOISE or again.equal(right)
 
 
 def test_what_inspect_and_convert_say(pair: Pair) -> None:
