@@ -161,16 +161,16 @@ def _row(model_type: str, whole: str = "") -> Family:
     if model_type in TABLE:
         return TABLE[model_type]
     scheme = scheme_of(model_type)
-    which = f"the text decoder of {whole}, {model_type}," if whole else model_type
+    said = f"the text decoder of {whole}, {model_type}," if whole else f"the model type {model_type}"
     if scheme is not None:
         raise NoRotaryError(
-            f"{which} has no rotary position embedding ({scheme.sentence}), so there is no layout to convert "
+            f"{said if whole else model_type} has no rotary position embedding ({scheme.sentence}), so there is no layout to convert "
             f"and no rotation to extend",
             model_type=model_type,
             scheme=scheme.name,
         )
     raise UnknownFamilyError(
-        f"{which if whole else 'the model type ' + model_type} is not in the family table, so its row order is not known; "
+        f"{said} is not in the family table, so its row order is not known; "
         f"`ropetool families` lists the {len(TABLE)} types that are",
         model_type=model_type,
     )
