@@ -19,6 +19,15 @@ From = Annotated[
     Pairing | None,
     typer.Option("--from", help="The layout that the weights have, where you know better than config.json."),
 ]
+As = Annotated[
+    str | None,
+    typer.Option(
+        "--as",
+        metavar="MODEL_TYPE|same",
+        help="The class to write the result for, one that rotates the new layout; by default one that can express this "
+        "model, if there is any. same: keep the type.",
+    ),
+]
 Verify = Annotated[bool, typer.Option("--verify", help="Prove the result by forward passes; remove it if they fail.")]
 Sync = Annotated[bool, typer.Option("--sync", help="Sync to disk, so that the result survives a power cut.")]
 
@@ -28,6 +37,7 @@ def convert(
     dst: Destination,
     to: To,
     from_: From = None,
+    as_: As = None,
     dry_run: DryRun = False,
     verify: Verify = False,
     sync: Sync = False,
@@ -41,7 +51,7 @@ def convert(
     from ropetool import convert as verb
 
     sink = Sink(json, quiet)
-    conversion = verb.plan(src, dst, to, from_)
+    conversion = verb.plan(src, dst, to, from_, as_)
     if dry_run:
         sink.result("converted", verb.preview(conversion), dry_run=True)
         return

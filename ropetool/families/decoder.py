@@ -164,8 +164,8 @@ def _row(model_type: str, whole: str = "") -> Family:
     said = f"the text decoder of {whole}, {model_type}," if whole else f"the model type {model_type}"
     if scheme is not None:
         raise NoRotaryError(
-            f"{said if whole else model_type} has no rotary position embedding ({scheme.sentence}), so there is no layout to convert "
-            f"and no rotation to extend",
+            f"{said if whole else model_type} has no rotary position embedding ({scheme.sentence}), so there is no "
+            f"layout to convert and no rotation to extend",
             model_type=model_type,
             scheme=scheme.name,
         )

@@ -108,18 +108,21 @@ class Site:
 
 @dataclass(frozen=True)
 class Family:
-    """One row. ``stays`` are the modules (or buffers) of the attention that never move.
+    """One row.
 
-    ``defaults`` are the values that the class itself uses where config.json lacks the key. ``pairing_key`` is a
-    config key that the class obeys: true means interleaved. ``methods`` limits the scaling methods that the class
-    can take, with ``methods_reason``. ``theta_keys`` are the top-level names of the base, the one to write first; none:
-    the class has it fixed. ``nope`` tells which layers the class does not rotate, ``kinds`` which types of layers have
-    a rope block of their own. ``others`` are attention modules beside the main one. ``may_lack`` names what a layer's
-    attention may do without: ``k`` where it takes another layer's, ``qk`` where it may be another kind of mixer.
-    ``mixers`` are layer types whose tensors under the same names are no attention.
-    ``refusal`` is the reason why the type cannot be converted, though it can be read; ``needs`` are conditions on its
-    config. ``towers`` are modules that hold attention of another model (vision, audio). ``backwards``: pairs turn by
-    the negative angle. ``twins`` are types whose class is the same but for the layout, tensor names included.
+    * ``moves``, ``stays``: the modules and parameters of the ``attention`` whose rows move, and those that never do;
+    * ``keys``, ``defaults``: where the geometry is read, and what the class uses where config.json lacks the key;
+    * ``pairing_key``: a config key that the class obeys; true means interleaved;
+    * ``theta_keys``: the top-level names of the base, the one to write first; none: the class has it fixed;
+    * ``methods``: the scaling methods that the class can take, if not all, with ``methods_reason``;
+    * ``nope``: which layers the class does not rotate; ``kinds``: which types of layers have a rope block of their own;
+    * ``within``: the part of the model that the row is about; ``others``: attention modules beside the main one;
+    * ``towers``: modules that hold attention of another model (vision, audio), which is left alone;
+    * ``may_lack``: what a layer's attention may do without: ``k`` where it takes another layer's, ``qk`` where it may
+      be another kind of mixer; ``mixers``: layer types whose tensors under the same names are no attention;
+    * ``needs``: conditions on the config; ``refusal``: why the type can be read, and not converted;
+    * ``backwards``: pairs turn by the negative angle; ``learned``: every frequency has a factor among the weights;
+    * ``twins``: types whose class is the same but for the layout, tensor names included.
     """
 
     model_type: str
@@ -128,6 +131,7 @@ class Family:
     stays: tuple[str, ...]
     source: str
     attention: str = "self_attn"
+    within: str = ""
     keys: GeometryKeys = GeometryKeys()
     defaults: Mapping[str, float] = field(default_factory=dict)
     pairing_key: str | None = None
@@ -143,12 +147,13 @@ class Family:
     needs: tuple[Needs, ...] = ()
     towers: frozenset[str] = frozenset()
     backwards: bool = False
+    learned: bool = False
     twins: tuple[str, ...] = ()
 
     @property
     def sites(self) -> tuple[Site, ...]:
         """Every site, the main one first."""
-        return (Site(self.attention, self.moves, self.stays, self.keys), *self.others)
+        return (Site(self.attention, self.moves, self.stays, self.keys, within=self.within), *self.others)
 
     @property
     def projections(self) -> tuple[str, ...]:

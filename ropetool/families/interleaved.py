@@ -38,6 +38,7 @@ def rows() -> Iterator[Family]:
     )  # fmt: skip
     yield from group(
         "blt", INTERLEAVED, SEPARATE, V_O, f"{ADJACENT}, in four models with a config each", keys=whole,
+        within="global_transformer",
         others=tuple(
             Site("self_attn", SEPARATE, V_O, keys, within=name, section=section)
             for name, section, keys in (
