@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from ropetool import convert, detect
 from ropetool.checkpoint.config import marker
-from ropetool.checkpoint.folder import open_checkpoint
+from ropetool.checkpoint.folder import open_checkpoint, read_config
 from ropetool.errors import UnclaimedTensorError, UnsupportedError
 from ropetool.families.decoder import COMPOSITES, Composite, decoder_of, no_conversion
 from ropetool.families.family import ONE_HEAD, K, Q
@@ -25,6 +25,7 @@ from ropetool.families.reading import read_model
 from ropetool.families.table import TABLE
 from ropetool.models import tiny_composites
 from ropetool.models.catalog import quiet
+from ropetool.models.meaning import config_fault
 from ropetool.models.tiny import CannotBuild
 from ropetool.rope.pairing import Pairing
 from tests.tiny import edit_json, read_json
@@ -330,3 +331,23 @@ def test_an_older_flat_config_is_read_alike(tmp_path: Path) -> None:
     after = tensors(tmp_path / "nested-out"), tensors(tmp_path / "flat-out")
     assert all(after[0][name].equal(after[1][name]) for name in after[0])
     assert marker(read_json(tmp_path / "flat-out" / "config.json"))["pairing"] == "interleaved"
+
+
+@pytest.mark.parametrize("name", ["llava", "kimi_k25"])
+def test_verify_reads_the_text_part_key_by_key(name: str, tmp_path: Path) -> None:
+    """The key that the class obeys may differ within the text part; any other there, or in a tower, may not."""
+    source, out = tmp_path / "a", tmp_path / "b"
+    tiny_composites.build(name).save_pretrained(source)
+    convert.apply(convert.plan(source, out, read_model(read_json(source / "config.json")).pairing.other))
+    config = read_json(out / "config.json")
+    readings = tuple(read_model(read_json(path / "config.json")) for path in (source, out))
+    ignored = [key for key in (readings[0].family.pairing_key,) if key]
+
+    def fault() -> str | None:
+        return config_fault((source, out), tuple(map(read_config, (source, out))), *readings, *ignored)
+
+    assert fault() is None
+    for part in ("text_config", "vision_config"):
+        edit_json(out / "config.json", **{part: {**config[part], "hidden_act": "silu_and_more"}})
+        assert "hidden_act" in str(fault())
+        edit_json(out / "config.json", **config)
