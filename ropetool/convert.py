@@ -34,6 +34,7 @@ from ropetool.families.lengths import to_json
 from ropetool.families.plan import Move, Plan, plan_conversion
 from ropetool.families.protection import protected
 from ropetool.families.reading import Reading, Warn, read_model
+from ropetool.families.towers import tower_warnings, towers_of
 from ropetool.families.twins import tokenizer_warnings
 from ropetool.rope.pairing import Pairing
 
@@ -125,6 +126,7 @@ def plan(
         output.engine, pickled,
         (
             *_source_warnings(checkpoint, files, pickled),
+            *tower_warnings(towers_of(checkpoint, reading.decoder)),
             *output.warnings(to),
             *(tokenizer_warnings(checkpoint.directory, reading.model_type, twin) if twin else ()),
         ),

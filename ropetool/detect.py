@@ -8,15 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from ropetool.checkpoint.adapter import ADAPTER_PICKLE, ADAPTER_SINGLE, is_adapter, open_adapter
-from ropetool.checkpoint.folder import has_guard, open_checkpoint, read_config, side_files
+from ropetool.checkpoint.folder import Checkpoint, has_guard, open_checkpoint, read_config, side_files
 from ropetool.checkpoint.pickled import pickled_files
-from ropetool.errors import QuantisedError, RopetoolError, UsageError
+from ropetool.errors import NoRotaryError, QuantisedError, RopetoolError, UsageError
 from ropetool.families.adapter import plan_adapter, read_adapter
 from ropetool.families.buffers import stale_frequency_warnings
 from ropetool.families.plan import plan_conversion
 from ropetool.families.protection import stock_is_right
 from ropetool.families.reading import Evidence, Reading, Rotation, Warn, read_model
 from ropetool.families.schemes import Scheme, scheme_of
+from ropetool.families.towers import tower_warnings, towers_of
 from ropetool.rope.frequencies import Scaling
 
 
@@ -47,7 +48,10 @@ class Moves:
 
 @dataclass(frozen=True)
 class Inspection:
-    """The verdict on one checkpoint, with its evidence. ``pairing`` is None for a model without RoPE."""
+    """The verdict on one checkpoint, with its evidence. ``pairing`` is None for a model without RoPE.
+
+    ``towers`` are the parts beside the text decoder, each with the number of its tensors.
+    """
 
     checkpoint: str
     model_type: str
@@ -58,6 +62,7 @@ class Inspection:
     heads: Mapping[str, int]
     nope_layers: tuple[int, ...]
     moves: Moves | None
+    towers: Mapping[str, int]
     warnings: tuple[Warn, ...]
 
 
@@ -75,8 +80,11 @@ def inspect(path: Path, *, base: Path | None = None) -> Inspection:
     scheme = scheme_of(str(config.get("model_type")))
     if scheme is not None:
         return _without_rope(path, config, scheme)
-    reading = read_model(config)
-    moves, weight_warnings = _weights(path, reading)
+    try:
+        reading = read_model(config)
+    except NoRotaryError as error:  # a type that has RoPE in other configs
+        return _without_rope(path, config, Scheme(str(error.fields["scheme"]), error.message))
+    moves, towers, weight_warnings = _weights(path, reading)
     return Inspection(
         checkpoint=str(path),
         model_type=reading.model_type,
@@ -87,6 +95,7 @@ def inspect(path: Path, *, base: Path | None = None) -> Inspection:
         heads={"query": reading.geometry.heads, "key_value": reading.geometry.kv_heads},
         nope_layers=tuple(sorted(reading.nope_layers)),
         moves=moves,
+        towers=towers,
         warnings=(*reading.warnings, *_mismatch(path, reading), *weight_warnings),
     )
 
@@ -119,7 +128,7 @@ def _adapter(path: Path, given_base: Path | None) -> Inspection:
 def _without_rope(path: Path, config: Mapping[str, Any], scheme: Scheme) -> Inspection:
     model_type = str(config.get("model_type"))
     warning = Warn("no-rope", f"{model_type} has no rotary position embedding: {scheme.sentence}")
-    return Inspection(str(path), model_type, scheme.name, None, (), (), {}, (), None, (warning,))
+    return Inspection(str(path), model_type, scheme.name, None, (), (), {}, (), None, {}, (warning,))
 
 
 def scaling_factor(scaling: Scaling) -> float | None:
@@ -161,28 +170,33 @@ def _mismatch(path: Path, reading: Reading) -> tuple[Warn, ...]:
     )
 
 
-def _weights(path: Path, reading: Reading) -> tuple[Moves | None, tuple[Warn, ...]]:
-    """What a conversion would move, and warnings from the headers; a checkpoint without weights has neither."""
+def _weights(path: Path, reading: Reading) -> tuple[Moves | None, Mapping[str, int], tuple[Warn, ...]]:
+    """What a conversion would move, the other parts, and warnings from the headers: none without weights."""
     try:
         checkpoint = open_checkpoint(path)
     except RopetoolError as error:
         if error.code != "missing-file":
             raise
-        return None, (Warn("no-weights", error.message),)
-    moves: Moves | None = None
-    refused: tuple[Warn, ...] = ()
-    try:
-        plan = plan_conversion(checkpoint, reading, reading.pairing, reading.pairing.other)
-        moves = Moves(len(plan.moves), plan.size_bytes, plan.size_bytes / max(checkpoint.size_bytes, 1))
-    except QuantisedError as error:
-        refused = (Warn("cannot-convert", error.message),)
+        return None, {}, (Warn("no-weights", error.message),)
+    towers = towers_of(checkpoint, reading.decoder)
+    moves, refused = (None, ()) if reading.refusal else _moves(checkpoint, reading)
     stale = tuple(
         Warn("stale-copy", f"{name} lies in {shard.path.name} too, where the index does not look for it")
         for shard, name in checkpoint.stale_copies
     )
     left = side_files(checkpoint).left
     other = (Warn("other-weights", f"{len(left)} files hold other weights: {_some(left)}"),) if left else ()
-    return moves, (*refused, *stale, *other, *stale_frequency_warnings(checkpoint, reading))
+    warnings = (*refused, *tower_warnings(towers), *stale, *other, *stale_frequency_warnings(checkpoint, reading))
+    return moves, towers, warnings
+
+
+def _moves(checkpoint: Checkpoint, reading: Reading) -> tuple[Moves | None, tuple[Warn, ...]]:
+    """What a conversion would rewrite, or why a quantised form forbids one."""
+    try:
+        plan = plan_conversion(checkpoint, reading, reading.pairing, reading.pairing.other)
+    except QuantisedError as error:
+        return None, (Warn("cannot-convert", error.message),)
+    return Moves(len(plan.moves), plan.size_bytes, plan.size_bytes / max(checkpoint.size_bytes, 1)), ()
 
 
 def _some(paths: tuple[Path, ...]) -> str:

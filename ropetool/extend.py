@@ -209,8 +209,9 @@ def _block(
 
 def _written(config: Mapping[str, Any], reading: Reading, native: Native, new: _New, style: Style) -> dict[str, Any]:
     """The new config.json; the marker keeps what an undo needs."""
-    if reading.config is not config:
-        raise MethodError("this config keeps its text model under text_config; extending those is not supported yet")
+    composite = reading.decoder.composite
+    if composite is not None and composite.path:
+        raise MethodError(f"{reading.model_type} is multimodal; extending the text decoder of one is not supported yet")
     family = reading.family
     theta_key, share_key = family.theta_keys[0], family.keys.share or "partial_rotary_factor"
     # A share that the class ignores must go: the scaling functions of transformers would read it.

@@ -18,6 +18,7 @@ from ropetool import convert, extend
 from ropetool.checkpoint.config import Style
 from ropetool.checkpoint.folder import has_guard, read_config
 from ropetool.errors import ConfigConflictError, MethodError, OutputExistsError, ShapeError, UsageError
+from ropetool.families.decoder import COMPOSITES
 from ropetool.families.methods import Method, Weights
 from ropetool.families.reading import read_model
 from ropetool.families.table import TABLE
@@ -257,9 +258,15 @@ def test_blocks_per_layer_type_are_refused_by_name(tmp_path: Path) -> None:
         planned(folder(tmp_path / "a", model_type="gemma3_text", rope_theta=None, rope_parameters=blocks), factor=2.0)
 
 
-def test_a_composite_config_is_refused(tmp_path: Path) -> None:
-    source = folder(tmp_path / "a", text_config={k: v for k, v in LLAMA.items() if k != "model_type"})
-    with pytest.raises(MethodError, match="text_config"):
+@pytest.mark.parametrize("whole", ["llava", "qwen2_vl"])
+def test_a_multimodal_config_is_refused(whole: str, tmp_path: Path) -> None:
+    if COMPOSITES[whole].text_type not in TABLE:
+        pytest.skip("the text decoder of this type is not in the table yet")
+    text = {key: value for key, value in LLAMA.items() if key != "model_type"}
+    source = tmp_path / "a"
+    source.mkdir()
+    (source / "config.json").write_text(json.dumps({"model_type": whole, "text_config": text}), encoding="utf-8")
+    with pytest.raises(MethodError, match=f"{whole} is multimodal"):
         planned(source, factor=2.0)
 
 

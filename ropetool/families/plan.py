@@ -18,6 +18,7 @@ from ropetool.families.follow import Place, follow
 from ropetool.families.geometry import Geometry
 from ropetool.families.quantisation import Quantisation, read_quantisation
 from ropetool.families.reading import Reading
+from ropetool.families.towers import check_stray
 from ropetool.rope.pairing import IndexMap, Pairing, Span, closed_blocks, index_map
 
 # Tables that the class makes itself, and that old exports keep among the weights.
@@ -89,7 +90,10 @@ def claims(checkpoint: Checkpoint, reading: Reading) -> Iterator[Claim]:
     """
     how = format_of(read_quantisation(checkpoint.config, reading.config))
     for shard in checkpoint.shards:
-        for tensor in filter(lambda t: reading.decoder.owns(t.name), shard.tensors.values()):
+        for tensor in shard.tensors.values():
+            if not reading.decoder.owns(tensor.name):
+                check_stray(reading.decoder, tensor.name)
+                continue
             claim = _claim(checkpoint, reading, shard, tensor, how)
             if claim is not None:
                 yield claim

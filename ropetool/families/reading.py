@@ -113,7 +113,7 @@ def read_model(config: Mapping[str, Any]) -> Reading:
     for rotation in rotations:  # a factor list of the wrong length shows here
         rotation.scaling.inv_freq(rotation.geometry.rotary_dim)
     if refusal:
-        warnings.append(Warn("cannot-be-converted", refusal))
+        warnings.append(Warn("cannot-convert", f"it cannot be converted: {refusal}"))
     if config.get("auto_map"):
         said = "config.json names code of its own (auto_map): what is said here is of the stock class of the same type"
         warnings.append(Warn("custom-code", said))

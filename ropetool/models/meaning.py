@@ -43,15 +43,26 @@ def config_fault(
         left = live_config(paths[0]) if row is None else _live(twin_config(configs[0], a, row)[0])
     except TwinError as error:
         return error.message
-    right = live_config(paths[1])
+    left, right = (_spread(config, a.decoder.path) for config in (left, live_config(paths[1])))
     skip = {*OUTSIDE_THE_LOGITS, *OTHER_LENGTH_KEYS, *ignored}
     differing = [
         key
         for key in sorted(left.keys() | right.keys())
-        if key not in skip and not key.endswith(("_token_id", "_dropout", "_pdrop")) and left.get(key) != right.get(key)
+        if key.rpartition(".")[2] not in skip
+        and not key.endswith(("_token_id", "_dropout", "_pdrop"))
+        and left.get(key) != right.get(key)
     ]
     said = [f"{key} is {left.get(key)!r} in one and {right.get(key)!r} in the other" for key in differing[:3]]
     return "; ".join(said) or None
+
+
+def _spread(config: Mapping[str, Any], path: tuple[str, ...]) -> dict[str, Any]:
+    """A config with the keys of its text decoder one by one: ``text_config.head_dim``."""
+    inner = config.get(path[0]) if path else None
+    if not isinstance(inner, dict):
+        return dict(config)
+    spread = {f"{path[0]}.{key}": value for key, value in _spread(inner, path[1:]).items()}
+    return {key: value for key, value in config.items() if key != path[0]} | spread
 
 
 def _live(config: Mapping[str, Any]) -> dict[str, Any]:

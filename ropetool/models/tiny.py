@@ -122,7 +122,7 @@ def tiny_values(model_type: str) -> dict[str, Any]:
     """The config values for a tiny model of the type, before variants."""
     kind, default = config_class(model_type), default_config(model_type)
     values = _sizes(kind, default)
-    partial = any(_settable(kind, default, key) for key in PARTIAL_KEYS) or _is_partial(default)
+    partial = any(settable(kind, default, key) for key in PARTIAL_KEYS) or _is_partial(default)
     if partial or _has_sections(default) or model_type in SECTIONS:
         if "head_dim" in values:
             values["head_dim"] = 2 * HEAD_DIM
@@ -158,7 +158,7 @@ def tiny_config(model_type: str, values: Mapping[str, Any]) -> Any:
 
 
 def _sizes(kind: Any, default: Any) -> dict[str, Any]:
-    return {key: value for key, value in SIZES.items() if _settable(kind, default, key)}
+    return {key: value for key, value in SIZES.items() if settable(kind, default, key)}
 
 
 def _rotary_pairs(values: Mapping[str, Any], block: Mapping[str, Any]) -> int:
@@ -181,7 +181,8 @@ def _has_sections(default: Any) -> bool:
     return isinstance(block, dict) and bool(block.get("mrope_section"))
 
 
-def _settable(kind: Any, default: Any, key: str) -> bool:
+def settable(kind: Any, default: Any, key: str) -> bool:
+    """Whether a config class takes a value under this key."""
     if key in getattr(kind, "attribute_map", {}):
         return False
     parameters = inspect.signature(kind.__init__).parameters
@@ -206,7 +207,7 @@ def _layer_values(kind: Any, default: Any) -> dict[str, Any]:
     if any(hasattr(default, key) for key in ("no_rope_layers", "no_rope_layer_interval")):
         return {"num_hidden_layers": 4}
     kinds = getattr(default, "layer_types", None)
-    if not isinstance(kinds, (list, tuple)) or not kinds or not _settable(kind, default, "layer_types"):
+    if not isinstance(kinds, (list, tuple)) or not kinds or not settable(kind, default, "layer_types"):
         return {}
     chosen = list(dict.fromkeys(kinds))
     chosen = chosen * 2 if len(chosen) == 1 else chosen
@@ -285,7 +286,7 @@ def _random_model(
         config = make_config()
         step = "no tiny model"
         with torch.device("meta"):
-            _check_size(kind(copy.deepcopy(config)))
+            check_size(kind(copy.deepcopy(config)))
         model = kind(config).float().eval()
         randomise(model)
         step = "the tiny model does not run"
@@ -312,7 +313,8 @@ def _variants(values: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     yield from ({}, square, full, square | full)
 
 
-def _check_size(model: Any) -> None:
+def check_size(model: Any) -> None:
+    """Refuse a model that is not tiny, naming its largest parameter."""
     counts = {name: p.numel() for name, p in model.named_parameters()}
     if sum(counts.values()) > MAX_PARAMETERS:
         largest = max(counts, key=lambda name: counts[name])

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from ropetool.families.decoder import no_conversion
 from ropetool.families.reading import Warn
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from ropetool.errors import RopetoolError
     from ropetool.evaluate import Evaluation, Recall
     from ropetool.extend import Extended
+    from ropetool.families.decoder import Composite
     from ropetool.families.family import Family
     from ropetool.families.verdict import Verification
 
@@ -88,7 +90,7 @@ def evaluation(result: Evaluation) -> dict[str, Any]:
     return {**asdict(result), "lengths": lengths}
 
 
-def families(rows: Iterable[Family]) -> dict[str, Any]:
+def families(rows: Iterable[Family], composites: Iterable[Composite] = ()) -> dict[str, Any]:
     """``families --json``."""
     return {
         "families": [
@@ -102,7 +104,18 @@ def families(rows: Iterable[Family]) -> dict[str, Any]:
                 "checked": CHECKED,
             }
             for row in rows
-        ]
+        ],
+        "composites": [
+            {
+                "model_type": composite.model_type,
+                "text": composite.text_type,
+                "path": ".".join(composite.path),
+                "towers": list(composite.towers),
+                "converts": no_conversion(composite) is None,
+                "reason": no_conversion(composite),
+            }
+            for composite in composites
+        ],
     }
 
 

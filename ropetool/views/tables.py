@@ -10,6 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from ropetool.families.decoder import no_conversion
 from ropetool.families.reading import Warn
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from ropetool.engines.writing import WrittenFor
     from ropetool.evaluate import Bin, Evaluation, Recall
     from ropetool.extend import Extended
+    from ropetool.families.decoder import Composite
     from ropetool.families.family import Family
     from ropetool.families.verdict import Verification
 
@@ -78,6 +80,9 @@ def inspection(result: Inspection) -> RenderableType:
         rows.append(("length", f"{result.rope[0].length} tokens"))
     if result.heads:
         rows.append(("heads", f"{result.heads['query']} query, {result.heads['key_value']} key-value"))
+    if result.towers:
+        held = ", ".join(f"{name} ({count} tensors)" for name, count in result.towers.items())
+        rows.append(("left alone", held))
     if result.moves:
         share = f"{result.moves.share:.1%} of the weights"
         moved = f"{result.moves.tensors} tensors, {size(result.moves.bytes)}, {share}"
@@ -186,11 +191,25 @@ def recall(rows: Sequence[tuple[str, Sequence[Recall]]]) -> RenderableType:
     )  # fmt: skip
 
 
-def families(rows: Sequence[Family]) -> RenderableType:
+def families(rows: Sequence[Family], composites: Sequence[Composite] = ()) -> RenderableType:
     """What ``families`` shows."""
-    return _grid(
+    types = _grid(
         f"{len(rows)} model types", ["model type", "pairing", "moves", "twins", "source"],
         [(r.model_type, r.pairing.value, _moves(r), ", ".join(r.twins), r.source) for r in rows],
+    )  # fmt: skip
+    return Group(types, _composites(composites)) if composites else types
+
+
+def _composites(composites: Sequence[Composite]) -> RenderableType:
+    """The multimodal types, which are read by the row of their text decoder."""
+    return _grid(
+        f"{len(composites)} multimodal model types",
+        ["model type", "text decoder", "its config", "left alone", "converts"],
+        [
+            (c.model_type, c.text_type, ".".join(c.path) or "-", ", ".join(c.towers) or "-",
+             f"no: {reason}" if (reason := no_conversion(c)) else "yes")
+            for c in composites
+        ],
     )  # fmt: skip
 
 

@@ -10,6 +10,7 @@ import typer
 
 from ropetool import __version__
 from ropetool.cli.options import parse_length, parse_lengths
+from ropetool.families.decoder import COMPOSITES
 from ropetool.families.table import TABLE
 from tests.tiny import edit_json, snapshot
 
@@ -122,6 +123,23 @@ def test_families(run) -> None:
     assert one["projections"] == ["q_proj", "k_proj"]
     assert one["companions"] == ["q_norm", "k_norm"]
     assert one["pairing"] == "half"
+
+
+def test_families_list_the_multimodal_types(run) -> None:
+    rows = {row["model_type"]: row for row in run("families", "--json").json["composites"]}
+    assert rows.keys() == COMPOSITES.keys()
+    assert all(row.keys() >= {"text", "path", "towers", "converts", "reason"} for row in rows.values())
+    assert all(row["converts"] == (row["reason"] is None) for row in rows.values())
+    done = run("families", "llava", "--json").json
+    assert [row["model_type"] for row in done["families"]] == ["llama"]
+    assert done["composites"] == [rows["llava"]]
+    assert rows["llava"] == {
+        "model_type": "llava", "text": "llama", "path": "text_config", "towers": ["vision_tower"], "converts": True,
+        "reason": None,
+    }  # fmt: skip
+    assert run("families", "llama", "--json").json["composites"] == []
+    table = run("families", "llava").out
+    assert all(word in table for word in ("llava", "llama", "text_config", "vision_tower", "yes"))
 
 
 def test_families_have_every_key_that_scripts_are_promised(run) -> None:
