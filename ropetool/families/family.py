@@ -94,7 +94,8 @@ class Family:
     a rope block of their own. ``others`` are attention modules beside the main one. ``may_lack`` names what a layer's
     attention may do without: ``k`` where it takes another layer's, ``qk`` where it may be another kind of mixer.
     ``refusal`` is the reason why the type cannot be converted, though it can be read. ``twins`` are types whose class is
-    the same but for the layout, tensor names included.
+    the same but for the layout, tensor names included. A ``probed`` row is none of the table's: it was read from the
+    class just now, so what is made by it must be verified before anyone gets it.
     """
 
     model_type: str
@@ -115,6 +116,7 @@ class Family:
     may_lack: str = ""
     refusal: str = ""
     twins: tuple[str, ...] = ()
+    probed: bool = False
 
     @property
     def sites(self) -> tuple[Site, ...]:

@@ -88,7 +88,11 @@ class Reading:
 
 def read_model(config: Mapping[str, Any]) -> Reading:
     """Understand a config; raises `ConfigError`, `NoRotaryError` or `UnknownFamilyError` for what cannot be."""
-    decoder = decoder_of(config)
+    return read_as(config, decoder_of(config))
+
+
+def read_as(config: Mapping[str, Any], decoder: Decoder) -> Reading:
+    """Understand a config through a row that need not be the table's; raises `ConfigError` for what cannot be."""
     family, text = decoder.family, decoder.text
     blocks = blocks_of(text, family)
     _check_named_scaling(text, family)
@@ -106,7 +110,7 @@ def read_model(config: Mapping[str, Any]) -> Reading:
     others = tuple(read_geometry(text, blocks[0], site.keys, family.defaults) for site in family.others)
     for rotation in rotations:  # a factor list of the wrong length shows here
         rotation.scaling.inv_freq(rotation.geometry.rotary_dim)
-    if config.get("auto_map"):
+    if config.get("auto_map") and not family.probed:
         said = "config.json names code of its own (auto_map): what is said here is of the stock class of the same type"
         warnings.append(Warn("custom-code", said))
     evidence, class_pairing = _declared(config, text, family)
@@ -219,7 +223,9 @@ def _declared(
     elif key is not None:
         detail = f"the class rotates by {key}, which config.json lacks; its default is true"
         evidence.append(Evidence("family", family.pairing.value, detail))
-    else:
+    elif not family.probed:
         detail = f"{family.pairing.value} by the class of {family.model_type}, not provable from the config"
         evidence.append(Evidence("family", family.pairing.value, detail))
+    if family.probed:
+        evidence.append(Evidence("code", class_pairing.value, family.source))
     return tuple(evidence), class_pairing
