@@ -21,12 +21,17 @@ from ropetool.checkpoint.folder import (
     staged,
 )
 from ropetool.checkpoint.shards import copy_file, no_progress, patch_rows
-from ropetool.errors import AlreadyConvertedError, ConfigError, UnsupportedError
+from ropetool.errors import AlreadyConvertedError, ConfigError, NotVerifiedError, UnsupportedError, UsageError
 from ropetool.families.decoder import with_text_keys
 from ropetool.families.lengths import to_json
 from ropetool.families.plan import Plan, plan_conversion
-from ropetool.families.reading import Reading, Warn, read_model
+from ropetool.families.reading import Reading, Warn
+from ropetool.models.understand import understand
 from ropetool.rope.pairing import Pairing
+
+# What `apply` may be given to look at the result before it gets its name: true if it may have it.
+Check = Callable[[Path], bool]
+_ABOUT_CODE = ("read-by-probe", "custom-code")
 
 
 @dataclass(frozen=True)
@@ -60,15 +65,23 @@ class Converted:
     warnings: tuple[Warn, ...]
 
 
-def plan(source: Path, destination: Path, to: Pairing, declared: Pairing | None = None) -> Conversion:
+def plan(
+    source: Path,
+    destination: Path,
+    to: Pairing,
+    declared: Pairing | None = None,
+    *,
+    trust_remote_code: bool = False,
+) -> Conversion:
     """Check everything and plan the conversion of ``source`` to layout ``to``.
 
-    ``declared`` overrides the layout that the config's witnesses give, except a marker that contradicts it. Raises
-    `RopetoolError` for anything that would make the result inexact.
+    ``declared`` overrides the layout that the config's witnesses give, except a marker that contradicts it. With
+    ``trust_remote_code``, code in the checkpoint is run to read it. Raises `RopetoolError` for anything that would make
+    the result inexact.
     """
     check_output(destination, source)
     checkpoint = open_checkpoint(source)
-    reading = read_model(checkpoint.config)
+    reading = understand(source, checkpoint.config, trust_remote_code=trust_remote_code)
     if reading.family.refusal:
         raise UnsupportedError(f"{reading.model_type} cannot be converted: {reading.family.refusal}")
     current = _current(reading, declared)
@@ -99,7 +112,8 @@ def _class_after(reading: Reading, to: Pairing) -> Pairing:
 
 
 def _warnings(checkpoint: Checkpoint, reading: Reading, files: SideFiles, to: Pairing) -> tuple[Warn, ...]:
-    warnings = [
+    warnings = [warning for warning in reading.warnings if warning.code in _ABOUT_CODE]
+    warnings += [
         Warn("left-behind", f"{path} was not copied: other weights, or a large file of unknown kind")
         for path in files.left
     ]
@@ -118,11 +132,26 @@ def _warnings(checkpoint: Checkpoint, reading: Reading, files: SideFiles, to: Pa
     return tuple(warnings)
 
 
-def apply(conversion: Conversion, progress: Callable[[int], None] = no_progress, *, sync: bool = False) -> Converted:
+def apply(
+    conversion: Conversion,
+    progress: Callable[[int], None] = no_progress,
+    *,
+    sync: bool = False,
+    check: Check | None = None,
+) -> Converted:
     """Carry out a planned conversion. The output appears under its name only when it is whole.
 
-    ``progress`` is called with bytes as they are copied; with ``sync`` the result survives a power cut.
+    ``progress`` is called with bytes as they are copied; with ``sync`` the result survives a power cut. ``check`` is
+    called with the whole result before it has its name; where it says no, nothing is kept. A model type that was read
+    by the probe is not converted without one (`ropetool.verify.verify(source, result).passed` is what it should be).
+
+    Raises `NotVerifiedError` where ``check`` says no.
     """
+    if conversion.reading.family.probed and check is None:
+        raise UsageError(
+            f"{conversion.reading.family.source}; such a result must be verified before it gets its name: give apply a "
+            f"check, as lambda result: verify(source, result).passed"
+        )
     began = time.perf_counter()
     checkpoint, steps = conversion.checkpoint, conversion.plan
     check_space(conversion.destination.resolve().parent, conversion.total_bytes)
@@ -134,7 +163,12 @@ def apply(conversion: Conversion, progress: Callable[[int], None] = no_progress,
                 patch_rows(target, move.tensor, move.permutation.index, move.permutation.blocks)
         copy_side_files(checkpoint, stage, conversion.files)
         _write_config(conversion, stage)
-    return _result(conversion, time.perf_counter() - began)
+        result = _result(conversion, time.perf_counter() - began)
+        if check is not None and not check(stage):
+            raise NotVerifiedError(
+                f"{conversion.destination} did not pass its check and was not kept", path=str(conversion.destination)
+            )
+    return result
 
 
 def preview(conversion: Conversion) -> Converted:

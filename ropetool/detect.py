@@ -11,8 +11,9 @@ from ropetool.checkpoint.folder import open_checkpoint, read_config, side_files
 from ropetool.errors import RopetoolError
 from ropetool.families.buffers import stale_frequency_warnings
 from ropetool.families.plan import plan_conversion
-from ropetool.families.reading import Evidence, Reading, Rotation, Warn, read_model
+from ropetool.families.reading import Evidence, Reading, Rotation, Warn
 from ropetool.families.schemes import Scheme, scheme_of
+from ropetool.models.understand import understand
 from ropetool.rope.frequencies import Scaling
 
 
@@ -57,16 +58,17 @@ class Inspection:
     warnings: tuple[Warn, ...]
 
 
-def inspect(path: Path) -> Inspection:
+def inspect(path: Path, *, trust_remote_code: bool = False) -> Inspection:
     """Inspect the checkpoint at ``path``; a directory with config.json alone is enough for all but ``moves``.
 
-    Raises `RopetoolError` for a checkpoint that cannot be read. A model without RoPE is not an error here.
+    With ``trust_remote_code``, code in the checkpoint is run to read it. Raises `RopetoolError` for a checkpoint that
+    cannot be read. A model without RoPE is not an error here.
     """
     config = read_config(path)
     scheme = scheme_of(str(config.get("model_type")))
     if scheme is not None:
         return _without_rope(path, config, scheme)
-    reading = read_model(config)
+    reading = understand(path, config, trust_remote_code=trust_remote_code)
     moves, weight_warnings = _weights(path, reading)
     return Inspection(
         checkpoint=str(path),

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 from ropetool.checkpoint.compare import first_wrong_row, same_bytes, same_form
 from ropetool.checkpoint.config import ALL_LAYERS
 from ropetool.checkpoint.folder import Checkpoint, open_checkpoint
-from ropetool.errors import CheckpointError, UsageError
+from ropetool.errors import CheckpointError, UnsupportedError, UsageError
 from ropetool.families.buffers import saved_frequencies, stale_frequency_warnings
 from ropetool.families.lengths import OTHER_LENGTH_KEYS
 from ropetool.families.lineage import extension_fault
 from ropetool.families.plan import plan_conversion
-from ropetool.families.reading import Reading, read_model
+from ropetool.families.reading import Reading
 from ropetool.models.options import Device, DType
+from ropetool.models.understand import understand
 from ropetool.rope.pairing import Pairing
 
 if TYPE_CHECKING:
@@ -81,6 +82,7 @@ class Side:
     path: Path
     checkpoint: Checkpoint
     reading: Reading
+    trust_remote_code: bool
 
     @property
     def stock_is_right(self) -> bool:
@@ -105,17 +107,19 @@ def verify(
     dtype: DType = DType.FLOAT32,
     tolerance: float | None = None,
     talk: Talk = _silent,
+    trust_remote_code: bool = False,
 ) -> Verification:
     """Compare two checkpoints: every tensor as bytes, then the logits at every position of one sequence.
 
     ``tokens`` is the length of the sequence (by default 512, or the trained length if that is shorter); ``text``
-    replaces the seeded random token ids. Raises `RopetoolError` for a checkpoint that cannot be read or loaded.
+    replaces the seeded random token ids. With ``trust_remote_code``, code in the checkpoints
+    is run. Raises `RopetoolError` for a checkpoint that cannot be read or loaded.
     """
     from ropetool.models.logits import compare_logits, derived_tolerance
     from ropetool.models.run import pick_device
 
     where = pick_device(device)
-    side_a, side_b = _side(a), _side(b)
+    side_a, side_b = (_side(path, trust_remote_code) for path in (a, b))
     relation = _relation(side_a, side_b)
     talk("comparing tensors and configs")
     form_fault = _form_fault(side_a, side_b)
@@ -163,9 +167,12 @@ def _without_forward_pass(b: Side, relation: str, where: Any, dtype: DType, chec
     )  # fmt: skip
 
 
-def _side(path: Path) -> Side:
+def _side(path: Path, trust_remote_code: bool) -> Side:
     checkpoint = open_checkpoint(path)
-    return Side(path, checkpoint, read_model(checkpoint.config))
+    reading = understand(path, checkpoint.config, trust_remote_code=trust_remote_code)
+    if not reading.rotations:
+        raise UnsupportedError(f"{path} cannot be verified: {reading.family.refusal}", path=str(path))
+    return Side(path, checkpoint, reading, trust_remote_code)
 
 
 def _relation(a: Side, b: Side) -> str:
@@ -235,7 +242,7 @@ def _config_checks(a: Side, b: Side, relation: str) -> Iterator[Check]:
     from ropetool.models.run import live_config
 
     length = {a.reading.family.keys.length} if relation == "extended" else set()
-    left, right = live_config(a.path), live_config(b.path)
+    left, right = (live_config(s.path, trust_remote_code=s.trust_remote_code) for s in (a, b))
     ignored = {*OUTSIDE_THE_LOGITS, *OTHER_LENGTH_KEYS, *length, a.reading.family.pairing_key}
     differing = [
         key
@@ -295,7 +302,7 @@ def _forward_passes(
     own_class = relation == "extended" and b.stock_is_right
     yardstick, rotation = (b, b) if own_class else (a, a)
     talk(f"forward pass of {yardstick.path}")
-    runner = load(yardstick.path, where, dtype)
+    runner = load(yardstick.path, where, dtype, trust_remote_code=yardstick.trust_remote_code)
     extended = relation == "extended"
     checks = list(_frequency_checks(runner, a, b, extended=extended)) if yardstick is b else []
     if yardstick.stock_is_right:
@@ -304,7 +311,7 @@ def _forward_passes(
         first = _by_reference(runner, yardstick, rotation, ids, yardstick.reading.pairing)
     if yardstick is not b:
         del runner
-        runner = load(b.path, where, dtype)
+        runner = load(b.path, where, dtype, trust_remote_code=b.trust_remote_code)
         checks = list(_frequency_checks(runner, a, b, extended=extended))
     if not yardstick.stock_is_right and b.stock_is_right and not extended:
         talk(f"forward pass of {b.path}")

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-import shutil
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ropetool.cli.options import Destination, DryRun, Json, Quiet, Source
+from ropetool.cli.options import Destination, DryRun, Json, Quiet, Source, TrustRemoteCode
 from ropetool.cli.sink import Sink
+from ropetool.errors import NotVerifiedError
 from ropetool.rope.layout import Pairing
 
 if TYPE_CHECKING:
-    from ropetool.convert import Converted
+    from ropetool.verify import Verification
 
 To = Annotated[Pairing, typer.Option("--to", help="The layout to write.")]
 From = Annotated[
     Pairing | None,
     typer.Option("--from", help="The layout that the weights have, where you know better than config.json."),
 ]
-Verify = Annotated[bool, typer.Option("--verify", help="Prove the result by forward passes; remove it if they fail.")]
+Verify = Annotated[bool, typer.Option("--verify", help="Prove the result by forward passes before it gets its name.")]
 Sync = Annotated[bool, typer.Option("--sync", help="Sync to disk, so that the result survives a power cut.")]
 
 
@@ -31,6 +32,7 @@ def convert(
     dry_run: DryRun = False,
     verify: Verify = False,
     sync: Sync = False,
+    trust_remote_code: TrustRemoteCode = False,
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -41,28 +43,24 @@ def convert(
     from ropetool import convert as verb
 
     sink = Sink(json, quiet)
-    conversion = verb.plan(src, dst, to, from_)
+    conversion = verb.plan(src, dst, to, from_, trust_remote_code=trust_remote_code)
     if dry_run:
         sink.result("converted", verb.preview(conversion), dry_run=True)
         return
-    with sink.bytes_progress("copying", conversion.total_bytes) as progress:
-        result = verb.apply(conversion, progress, sync=sync)
-    if verify:
-        _prove(sink, result, src, dst)
-    sink.result("converted", result, verified=verify)
+    verdicts: list[Verification] = []
 
+    def passes(result: Path) -> bool:
+        from ropetool.verify import verify
 
-def _prove(sink: Sink, result: Converted, src: Source, dst: Destination) -> None:
-    """Verify what was just written; a result that fails is removed, and the verdict printed instead."""
-    from ropetool.verify import verify
+        verdicts.append(verify(src, result, talk=sink.talk, trust_remote_code=trust_remote_code))
+        return verdicts[-1].passed
 
+    proven = verify or conversion.reading.family.probed
     try:
-        verdict = verify(src, dst, talk=sink.talk)
-    except BaseException:
-        shutil.rmtree(dst, ignore_errors=True)
-        raise
-    if not verdict.passed:
-        shutil.rmtree(dst, ignore_errors=True)
-        sink.talk(f"{result.output} did not pass and was removed")
-        sink.result("verification", verdict)
-        raise typer.Exit(1)
+        with sink.bytes_progress("copying", conversion.total_bytes) as progress:
+            result = verb.apply(conversion, progress, sync=sync, check=passes if proven else None)
+    except NotVerifiedError as error:
+        sink.talk(error.message)
+        sink.result("verification", verdicts[-1])
+        raise typer.Exit(1) from error
+    sink.result("converted", result, verified=proven)

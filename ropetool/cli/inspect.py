@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from ropetool.cli.options import Checkpoint, Json, Quiet
+from ropetool.cli.options import Checkpoint, Json, Quiet, TrustRemoteCode
 from ropetool.cli.sink import Sink
 
 
-def inspect(ckpt: Checkpoint, json: Json = False, quiet: Quiet = False) -> None:
+def inspect(
+    ckpt: Checkpoint, trust_remote_code: TrustRemoteCode = False, json: Json = False, quiet: Quiet = False
+) -> None:
     """Show pairing, base, heads, scaling and lengths of a checkpoint, and which witness says so.
 
     Example: ropetool inspect ./Llama-3.1-8B --json
     """
     from ropetool import detect
 
-    Sink(json, quiet).result("inspection", detect.inspect(ckpt))
+    Sink(json, quiet).result("inspection", detect.inspect(ckpt, trust_remote_code=trust_remote_code))

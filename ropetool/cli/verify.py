@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ropetool.cli.options import Json, Quiet
+from ropetool.cli.options import Json, Quiet, TrustRemoteCode
 from ropetool.cli.sink import Sink
 from ropetool.errors import OutputError
 from ropetool.models.options import Device, DType
@@ -39,6 +39,7 @@ def verify(
     dtype: DTypeOption = DType.FLOAT32,
     tolerance: Tolerance = None,
     out: Out = None,
+    trust_remote_code: TrustRemoteCode = False,
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -54,8 +55,9 @@ def verify(
         _check_out(out, (a, b))
     words = text.read_text(encoding="utf-8", errors="replace") if text else None
     result = verb.verify(
-        a, b, tokens=tokens, text=words, device=device, dtype=dtype, tolerance=tolerance, talk=sink.talk
-    )
+        a, b, tokens=tokens, text=words, device=device, dtype=dtype, tolerance=tolerance, talk=sink.talk,
+        trust_remote_code=trust_remote_code,
+    )  # fmt: skip
     if out is not None:
         out.write_text(jsons.dumps(jsons.verification(result)) + "\n", encoding="utf-8")
     sink.result("verification", result)

@@ -7,8 +7,11 @@ row gets its name.
 
 from __future__ import annotations
 
+import copy
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +23,7 @@ from ropetool.families.reading import Evidence, Reading, Warn, nope_layers, read
 from ropetool.models import generalise as general
 from ropetool.models import own_code, tiny
 from ropetool.models.numbers import numbers_fault
+from ropetool.models.own_code import OwnClass
 from ropetool.models.probe import probe_model
 from ropetool.models.rotations import Unreadable
 from ropetool.models.site import SeenSite, site_of
@@ -28,6 +32,8 @@ from ropetool.rope.pairing import Pairing
 
 # What a class completes in its config, and the rows of a checkpoint depend on.
 COMPLETED = ("layer_types", "num_hidden_layers", "vocab_size")
+# Keys of a config that say nothing of its model.
+NOT_THE_MODEL = ("_name_or_path", "ropetool", "transformers_version")
 _ABOUT_NUMBERS = ("theta-default", "theta-ignored", "share-ignored")
 
 
@@ -61,9 +67,7 @@ def read_by_probe(
         )
     try:
         with own_code.subdued():
-            live = own_code.config_of(path, trust_remote_code=trust_remote_code)
-            kind = own_code.class_of(path, auto_map if trust_remote_code else {}, live)
-            return _reading(config, live, kind)
+            return _reading(config, own_code.load(path, auto_map, trust_remote_code=trust_remote_code))
     except _StandsStill:
         raise NoRotaryError(
             f"{model_type} has no rotary position embedding that the probe can see: no row of its q or k turns",
@@ -84,18 +88,19 @@ def held_against_own_code(path: Path, config: Mapping[str, Any], reading: Readin
     others = tuple(warning for warning in reading.warnings if warning.code != "custom-code")
     try:
         with own_code.subdued():
-            live = own_code.config_of(path, trust_remote_code=True)
-            kind = own_code.class_of(path, config["auto_map"], live)
-            own = _reading(config, live, kind)
+            subject = own_code.load(path, config["auto_map"], trust_remote_code=True)
+            own = _reading(config, subject)
     except (Unreadable, _StandsStill) as reason:
-        said = f"the checkpoint's own class cannot be read ({reason or 'it rotates nothing'}); this is of the stock class"
+        said = (
+            f"the checkpoint's own class cannot be read ({reason or 'it rotates nothing'}); this is of the stock class"
+        )
         return replace(reading, warnings=(*others, Warn("custom-code", said)))
     fault = _difference(reading, own)
     if fault is None:
-        said = f"the checkpoint's own class {kind.__name__} turns the same rows"
+        said = f"the checkpoint's own class {subject.kind.__name__} turns the same rows"
         evidence = (*reading.evidence, Evidence("code", own.class_pairing.value, said))
         return replace(reading, evidence=evidence, warnings=others)
-    said = f"the checkpoint's own class {kind.__name__} is not what the table says of {reading.model_type}: {fault}"
+    said = f"the checkpoint's own class {subject.kind.__name__} is not what the table says of {reading.model_type}: {fault}"
     family = replace(reading.family, refusal=said)
     return replace(reading, family=family, warnings=(*others, Warn("custom-code-differs", said)))
 
@@ -119,9 +124,16 @@ def _difference(row: Reading, own: Reading) -> str | None:
     return None
 
 
-def _see(config: Any, kind: Any, sizes: Mapping[str, Any]) -> Seen:
+def _see(subject: OwnClass, *, other: bool = False) -> Seen:
+    """A tiny model of the class, in the usual sizes or in the ``other``."""
+    values = {key: value for key, value in subject.config.to_dict().items() if key not in NOT_THE_MODEL}
+    return _seen(replace(subject, key=f"{subject.key} {json.dumps(values, sort_keys=True, default=str)}"), other)
+
+
+@lru_cache(maxsize=16)
+def _seen(subject: OwnClass, other: bool) -> Seen:
     try:
-        built = tiny.build_like(config, kind, sizes=sizes)
+        built = tiny.build_like(subject.config, subject.kind, sizes=OTHER_SIZES if other else SIZES)
     except tiny.CannotBuild as reason:
         raise Unreadable(str(reason)) from reason
     site = site_of(probe_model(built.model, built.inputs), built.model)
@@ -130,11 +142,12 @@ def _see(config: Any, kind: Any, sizes: Mapping[str, Any]) -> Seen:
     return Seen(built.config.to_dict(), site)
 
 
-def _reading(config: Mapping[str, Any], live: Any, kind: Any) -> Reading:
+def _reading(config: Mapping[str, Any], subject: OwnClass) -> Reading:
     """Derive the row of a class, and read the checkpoint's config through it."""
+    live, kind = subject.config, subject.kind
     if live.get_text_config() is not live:
         raise Unreadable("its config has parts for several models, and only one text model is read by the probe")
-    seen = (_see(live, kind, SIZES), _see(live, kind, OTHER_SIZES))
+    seen = (_see(subject), _see(subject, other=True))
     first, second = (s.site for s in seen)
     facts = [(s.name, s.pairing, s.feeds, s.norm_feeds, s.may_lack) for s in (first, second)]
     if facts[0] != facts[1]:
@@ -143,7 +156,7 @@ def _reading(config: Mapping[str, Any], live: Any, kind: Any) -> Reading:
     family = Family(
         str(config["model_type"]), first.pairing, (), tuple(dict.fromkeys((*first.stays, *second.stays))),
         f"no row for {config['model_type']}: read by the probe from class {kind.__name__} of {_module(kind)}",
-        attention=first.name, pairing_key=_pairing_key(live, kind, first), nope=_nope(seen, values),
+        attention=first.name, pairing_key=_pairing_key(subject, first), nope=_nope(seen, values),
         kinds=_kinds(values), may_lack=first.may_lack, probed=True,
     )  # fmt: skip
     wanted = (*COMPLETED, family.pairing_key, family.nope and family.nope.flags)
@@ -173,9 +186,7 @@ def _module(kind: Any) -> str:
 def _with_rows(family: Family, seen: tuple[Seen, Seen], text: Mapping[str, Any], live: Mapping[str, Any]) -> Family:
     """The family with its moves, the keys of its geometry, and what the class uses where config.json is silent."""
     defaults = _defaults(text, live)
-    sights = [
-        general.Sight(s.config, rope_blocks(s.config)[0], s.site.projections, s.site.norm_sizes) for s in seen
-    ]
+    sights = [general.Sight(s.config, rope_blocks(s.config)[0], s.site.projections, s.site.norm_sizes) for s in seen]
     site = seen[0].site
     pattern = general.generalise(
         (sights[0], sights[1]), site.feeds, site.norm_feeds, text, rope_blocks(text)[0], defaults
@@ -189,7 +200,7 @@ def _defaults(text: Mapping[str, Any], live: Mapping[str, Any]) -> dict[str, flo
     block = live.get(BLOCKS[0]) or {}
     said = rope_blocks(text, general.THETA_KEYS)[0].values
     silent |= {key: block.get(key) for key in SHARED_KEYS if key not in said}
-    found = {key: value for key, value in silent.items() if number({key: value}, key) is not None} if silent else {}
+    found = {key: value for key in silent if (value := number(silent, key)) is not None}
     if block.get("rope_type", "default") != "default" and not any(text.get(key) for key in BLOCKS):
         found["scaled_rope"] = 1
     return found
@@ -212,21 +223,26 @@ def _nope(seen: tuple[Seen, Seen], live: Mapping[str, Any]) -> Nope | None:
     fitting = [r for r in rules if all(nope_layers(s.config, r) == s.site.still for s in seen)]
     if len({nope_layers(live, rule) for rule in fitting}) != 1:
         raise Unreadable(
-            f"some of its layers do not rotate ({sorted(seen[0].site.still)} of a tiny model), and no key of its config "
-            f"tells which"
+            f"some of its layers do not rotate ({sorted(seen[0].site.still)} of a tiny model), and no key of its "
+            f"config tells which"
         )
     return fitting[0]
 
 
-def _pairing_key(live: Any, kind: Any, site: SeenSite) -> str | None:
+def _pairing_key(subject: OwnClass, site: SeenSite) -> str | None:
     """A switch of the config by which the class changes the layout, found by turning it."""
-    for key, value in live.to_dict().items():
-        if not isinstance(value, bool) or "interleave" not in key:
+    switches = {
+        key: value for key, value in subject.config.to_dict().items() if isinstance(value, bool) and "interleave" in key
+    }
+    for key, value in switches.items():
+        other = copy.deepcopy(subject.config)
+        setattr(other, key, not value)
+        try:
+            turned = _see(replace(subject, config=other)).site
+        except (Unreadable, _StandsStill):  # a switch of something else
             continue
-        other = type(live)(**{**live.to_dict(), key: not value})
-        turned = _see(other, kind, SIZES).site
         if turned.pairing is not site.pairing and (site.pairing is Pairing.INTERLEAVED) is value:
-            return key
+            return str(key)
     return None
 
 

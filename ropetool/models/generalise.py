@@ -25,7 +25,14 @@ HEAD_KEYS = ("num_attention_heads", "n_head", "n_heads", "num_heads")
 KV_KEYS = ("num_key_value_heads", "num_kv_heads", "n_kv_heads", "n_head_kv")
 WIDTH_KEYS = ("hidden_size", "n_embd", "d_model")
 HEAD_DIM_KEYS = (("head_dim",), ("kv_channels",), ("attention_head_dim",), ("qk_nope_head_dim", "qk_rope_head_dim"), ())
-ROTARY_KEYS = ("partial_rotary_factor", "rotary_pct", "rope_pct", "rotary_emb_fraction", "rotary_dim", "qk_rope_head_dim")
+ROTARY_KEYS = (
+    "partial_rotary_factor",
+    "rotary_pct",
+    "rope_pct",
+    "rotary_emb_fraction",
+    "rotary_dim",
+    "qk_rope_head_dim",
+)
 THETA_KEYS = ("rope_theta", "rotary_emb_base", "rope_base", "rotary_base")
 LENGTH_KEYS = ("max_position_embeddings", "n_positions", "max_sequence_length", "max_seq_len", "seq_length")
 GEOMETRY_KEYS = {
@@ -74,16 +81,17 @@ def generalise(
             own = read_geometry(config, block, keys, defaults)
         except ConfigError:
             continue
-        moves = [_projection(name, kind, sights, (small[0], small[1], own)) for name, kind in feeds.items()]
-        moves += [_norm(name, kind, sights, small) for name, kind in norm_feeds.items()]
-        named = tuple(move for move in moves if move is not None)
-        if len(named) == len(moves):
-            found.setdefault(tuple((move.module, own.spans(move.rows)) for move in named), Pattern(keys, named))
+        ways = [_projection(name, kind, sights, (small[0], small[1], own)) for name, kind in feeds.items()]
+        ways += [_norm(name, kind, sights, small) for name, kind in norm_feeds.items()]
+        for moves in product(*ways):
+            found.setdefault(tuple((move.module, own.spans(move.rows)) for move in moves), Pattern(keys, moves))
     if not found:
         raise Unreadable("its rows follow no pattern of heads that the sizes in its config explain")
     if len(found) > 1:
-        keys = [pattern.keys for pattern in found.values()]
-        raise Unreadable(f"its rows can be read in {len(found)} ways, by different keys of its config: {_said(keys)}")
+        read = [pattern.keys for pattern in found.values()]
+        raise Unreadable(
+            f"its rows can be read in {len(found)} ways, and its config does not tell which is right: {_said(read)}"
+        )
     return next(iter(found.values()))
 
 
@@ -110,8 +118,8 @@ def _candidates(config: Mapping[str, Any]) -> Iterator[GeometryKeys]:
         yield GeometryKeys(heads, kv_heads, hidden, head_dim, rotary, latent, length, at_end, in_block)
 
 
-def _projection(name: str, feeds: str, sights: Sequence[Sight], geometries: Sequence[Geometry]) -> Moved | None:
-    """The rows of one projection in the grammar, or None; two patterns of one length that differ are none either."""
+def _projection(name: str, feeds: str, sights: Sequence[Sight], geometries: Sequence[Geometry]) -> list[Moved]:
+    """The shortest rows in the grammar that fit a projection: one, none, or several of which none is simpler."""
     spans = [sight.projections[name] for sight in sights]
     for counts in COUNTS:
         for latent in (False, True):
@@ -119,19 +127,19 @@ def _projection(name: str, feeds: str, sights: Sequence[Sight], geometries: Sequ
             if None in tokens:
                 continue
             rows = _Parser(counts, geometries).shortest(tokens[0] or (), tokens[1] or ())
-            if rows is not None:
-                return Moved(name, rows, feeds)
-    return None
+            if rows:
+                return [Moved(name, way, feeds) for way in rows]
+    return []
 
 
-def _norm(name: str, feeds: str, sights: Sequence[Sight], geometries: Sequence[Geometry]) -> Moved | None:
+def _norm(name: str, feeds: str, sights: Sequence[Sight], geometries: Sequence[Geometry]) -> list[Moved]:
     """A norm over one head, or over all heads of q or of k."""
     candidates: tuple[tuple[Rows, ...], ...] = (ONE_HEAD, Q if feeds == "q" else K, (Part.ROTARY_ONLY,))
     for rows in candidates:
         sizes = [sum(span.rows for span in geometry.spans(rows)) for geometry in geometries]
         if sizes == [sight.norms[name] for sight in sights]:
-            return Moved(name, rows)
-    return None
+            return [Moved(name, rows)]
+    return []
 
 
 def _tokens(spans: Sequence[Span], geometry: Geometry, latent: bool) -> Tokens | None:
@@ -172,19 +180,19 @@ class _Parser:
     """
 
     def __init__(self, counts: Sequence[str], geometries: Sequence[Geometry]) -> None:
-        self.times = [(count, *(geometry.times(count) for geometry in geometries)) for count in counts]
+        self.times = [(count, tuple(geometry.times(count) for geometry in geometries)) for count in counts]
         self.memo: dict[tuple[Tokens, Tokens], dict[Tokens, tuple[Rows, ...]]] = {}
 
-    def shortest(self, a: Tokens, b: Tokens) -> tuple[Rows, ...] | None:
-        """The only shortest rows; None if there are none, or two that differ."""
-        found = sorted(self.all(a, b).values(), key=_size)
-        if not found or (len(found) > 1 and _size(found[0]) == _size(found[1])):
-            return None
-        return found[0]
+    def shortest(self, a: Tokens, b: Tokens) -> list[tuple[Rows, ...]]:
+        """The shortest rows; more than one where they differ at the checkpoint's geometry."""
+        found = list(self.all(a, b).values())
+        least = min(map(_size, found), default=0)
+        return [rows for rows in found if _size(rows) == least]
 
     def all(self, a: Tokens, b: Tokens) -> dict[Tokens, tuple[Rows, ...]]:
         if (a, b) not in self.memo:
-            self.memo[a, b] = found = {} if a or b else {(): ()}
+            found: dict[Tokens, tuple[Rows, ...]] = {} if a or b else {(): ()}
+            self.memo[a, b] = found
             for given, rows in self._starts(a, b):
                 if given not in found or _size(rows) < _size(found[given]):
                     found[given] = rows
@@ -195,7 +203,7 @@ class _Parser:
         if a and b and a[0] is b[0]:
             for given, rows in self.all(a[1:], b[1:]).items():
                 yield (a[0], *given), (a[0], *rows)
-        for count, times_a, times_b, own in self.times:
+        for count, (times_a, times_b, own) in self.times:
             if times_a == times_b == 1:
                 continue
             for block_a, block_b in product(_repeated(a, times_a), _repeated(b, times_b)):

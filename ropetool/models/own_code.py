@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import sys
 import warnings
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,31 @@ from ropetool.models.rotations import Unreadable
 
 # In the order in which they are looked for: what gives logits first.
 _MODEL_ENTRIES = ("AutoModelForCausalLM", "AutoModel")
+
+
+@dataclass(frozen=True)
+class OwnClass:
+    """A config object and its class; two are the same where code and config are, wherever they lie."""
+
+    key: str
+    config: Any = field(compare=False)
+    kind: Any = field(compare=False)
+
+
+def load(path: Path, auto_map: Any, *, trust_remote_code: bool) -> OwnClass:
+    """The config and the class of a checkpoint. Raises `Unreadable` with transformers' own words."""
+    config = config_of(path, trust_remote_code=trust_remote_code)
+    kind = class_of(path, auto_map if trust_remote_code else {}, config)
+    return OwnClass(f"{kind.__name__} {_code(path) if trust_remote_code else kind.__module__}", config, kind)
+
+
+def _code(path: Path) -> str:
+    """A digest of all code in the checkpoint."""
+    digest = hashlib.sha256()
+    for file in sorted(checkpoint_directory(path).rglob("*.py")):
+        digest.update(f"{file.name} {file.stat().st_size} ".encode())
+        digest.update(file.read_bytes())
+    return digest.hexdigest()
 
 
 def is_known(model_type: str) -> bool:

@@ -59,9 +59,17 @@ class Runner:
     device: torch.device
 
 
-def load(path: Path, device: torch.device, dtype: DType | None, attention: str | None = "eager") -> Runner:
+def load(
+    path: Path,
+    device: torch.device,
+    dtype: DType | None,
+    attention: str | None = "eager",
+    *,
+    trust_remote_code: bool = False,
+) -> Runner:
     """Load a causal-LM checkpoint with the class that transformers has for it; ``dtype`` None keeps the stored
-    one, ``attention`` None takes the fastest that the class supports.
+    one, ``attention`` None takes the fastest that the class supports. With ``trust_remote_code`` the class is the
+    checkpoint's own, where it brings one.
 
     Raises `CheckpointError` when the class finds a weight missing or of another shape: it would be random.
     """
@@ -81,6 +89,7 @@ def load(path: Path, device: torch.device, dtype: DType | None, attention: str |
                 device_map={"": device},
                 local_files_only=True,
                 output_loading_info=True,
+                trust_remote_code=trust_remote_code,
             )
     except Exception as error:  # a stranger's config can make transformers raise anything
         raise CheckpointError(f"transformers cannot load {path}: {_reason(error)}", path=str(path)) from error
@@ -102,13 +111,15 @@ def _reason(error: Exception) -> str:
     return " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
 
 
-def live_config(path: Path) -> dict[str, Any]:
+def live_config(path: Path, *, trust_remote_code: bool = False) -> dict[str, Any]:
     """The config as the class understands it, with its own values where config.json has none."""
     import transformers
 
     transformers.logging.set_verbosity_error()
     try:
-        config = transformers.AutoConfig.from_pretrained(path if path.is_dir() else path.parent, local_files_only=True)
+        config = transformers.AutoConfig.from_pretrained(
+            path if path.is_dir() else path.parent, local_files_only=True, trust_remote_code=trust_remote_code
+        )
     except Exception as error:  # see load
         raise CheckpointError(f"transformers cannot read {path}: {_reason(error)}", path=str(path)) from error
     return dict(config.to_dict())

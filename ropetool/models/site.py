@@ -110,7 +110,9 @@ def _check_alike(same: Iterable[AttentionReport], projections: Mapping[str, tupl
         for projection in attention.projections:
             rows = rows_of(projection.spans)
             if rows != rows_of(projections.get(projection.name, projection.spans)):
-                raise Unreadable(f"{projection.name} has {rows} rows in layers that do not rotate, and others elsewhere")
+                raise Unreadable(
+                    f"{projection.name} has {rows} rows in layers that do not rotate, and others elsewhere"
+                )
         if attention.value_rotated:
             raise Unreadable("v is rotated too")
         if attention.backwards:
@@ -125,7 +127,8 @@ def _check_weights(
     for attention in rotated:
         for path in attention.paths:
             for name in {p.name for p in attention.projections} & projections.keys():
-                module = next((m for n, m in modules.items() if n.endswith(f".{place}.{name}") and _near(n, path)), None)
+                named = [n for n in modules if n.endswith(f".{place}.{name}") and _near(n, path)]
+                module = modules[named[0]] if named else None
                 weight = getattr(module, "weight", None)
                 if weight is None or hasattr(module, "nf") or tuple(weight.shape[:-1]) != (rows_of(projections[name]),):
                     shape = None if weight is None else tuple(weight.shape)
@@ -177,5 +180,5 @@ def _others(
         fed[layer].update(feeds.get(module, ""))
         if module not in feeds and module not in norms:
             stays[module] = None
-    lacking = {"q", "k"} - set.intersection(*fed.values()) if fed else set()
-    return tuple(stays), "".join(sorted(lacking, reverse=True))
+    may_lack = "".join(what for what in "qk" if not all(what in layer for layer in fed.values()))
+    return tuple(stays), may_lack

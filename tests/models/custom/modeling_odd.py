@@ -1,13 +1,9 @@
 """A language model that transformers does not know; the attention is the part that its variants replace."""
 
-import sys
-
 import torch
 from torch import nn
 from transformers import GenerationMixin, PreTrainedModel
-from transformers.masking_utils import create_causal_mask
 from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from .attention_odd import OddAttention, OddRotaryEmbedding
 from .configuration_odd import OddConfig
@@ -47,9 +43,8 @@ class OddModel(OddPreTrainedModel):
     def forward(self, input_ids, use_cache=None, **kwargs):
         x = self.tok_embeddings(input_ids)
         positions = torch.arange(input_ids.shape[1], device=input_ids.device)[None]
-        mask = create_causal_mask(
-            config=self.config, inputs_embeds=x, attention_mask=None, past_key_values=None, position_ids=positions
-        )
+        tokens = input_ids.shape[1]
+        mask = torch.full((tokens, tokens), torch.finfo(x.dtype).min, device=x.device).triu(1)[None, None].to(x.dtype)
         tables = self.rotary_emb(x, positions)
         for layer in self.layers:
             x = layer(x, tables, mask)
