@@ -31,7 +31,7 @@ from ropetool.rope.pairing import Pairing
 
 # What `apply` may be given to look at the result before it gets its name: true if it may have it.
 Check = Callable[[Path], bool]
-_ABOUT_CODE = ("read-by-probe", "custom-code")
+_ABOUT_CODE = ("read-by-probe", "custom-code", "buffers-unfilled")
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from ropetool.families.reading import Evidence, Reading, Warn, nope_layers, read
 from ropetool.models import generalise as general
 from ropetool.models import own_code, tiny
 from ropetool.models.numbers import numbers_fault
+from ropetool.models.own_buffers import unfilled
 from ropetool.models.own_code import OwnClass
 from ropetool.models.probe import probe_model
 from ropetool.models.rotations import Unreadable
@@ -39,10 +40,11 @@ _ABOUT_NUMBERS = ("theta-default", "theta-ignored", "share-ignored")
 
 @dataclass(frozen=True)
 class Seen:
-    """One tiny model: its config as it would be saved, and the place where it rotates."""
+    """One tiny model: its config as it would be saved, the place where it rotates, and buffers that loading loses."""
 
     config: Mapping[str, Any]
     site: SeenSite
+    unfilled: tuple[str, ...]
 
 
 class _StandsStill(Exception):
@@ -100,7 +102,8 @@ def held_against_own_code(path: Path, config: Mapping[str, Any], reading: Readin
         said = f"the checkpoint's own class {subject.kind.__name__} turns the same rows"
         evidence = (*reading.evidence, Evidence("code", own.class_pairing.value, said))
         return replace(reading, evidence=evidence, warnings=others)
-    said = f"the checkpoint's own class {subject.kind.__name__} is not what the table says of {reading.model_type}: {fault}"
+    name = subject.kind.__name__
+    said = f"the checkpoint's own class {name} is not what the table says of {reading.model_type}: {fault}"
     family = replace(reading.family, refusal=said)
     return replace(reading, family=family, warnings=(*others, Warn("custom-code-differs", said)))
 
@@ -139,7 +142,7 @@ def _seen(subject: OwnClass, other: bool) -> Seen:
     site = site_of(probe_model(built.model, built.inputs), built.model)
     if site is None:
         raise _StandsStill
-    return Seen(built.config.to_dict(), site)
+    return Seen(built.config.to_dict(), site, unfilled(built.model))
 
 
 def _reading(config: Mapping[str, Any], subject: OwnClass) -> Reading:
@@ -167,9 +170,10 @@ def _reading(config: Mapping[str, Any], subject: OwnClass) -> Reading:
         candidate = replace(family, theta_keys=theta_keys)
         found = numbers_fault(candidate, [(s.config, s.site.rotated) for s in seen], text, values)
         if found is None:
-            return _with_warning(read_as(text, Decoder(candidate, text)))
+            return _with_warnings(read_as(text, Decoder(candidate, text)), kind, seen[0].unfilled)
         fault = found
-    return _without_numbers(read_as(text, Decoder(family, text)), str(fault))
+    known = _with_warnings(read_as(text, Decoder(family, text)), kind, seen[0].unfilled)
+    return _without_numbers(known, str(fault))
 
 
 def _theta_keys(live: Mapping[str, Any]) -> list[tuple[str, ...]]:
@@ -246,14 +250,22 @@ def _pairing_key(subject: OwnClass, site: SeenSite) -> str | None:
     return None
 
 
-def _with_warning(reading: Reading) -> Reading:
+def _with_warnings(reading: Reading, kind: Any, unfilled_buffers: tuple[str, ...]) -> Reading:
     said = f"{reading.family.source}; a conversion gets its name only when verify has passed"
-    return replace(reading, warnings=(*reading.warnings, Warn("read-by-probe", said)))
+    warnings = [*reading.warnings, Warn("read-by-probe", said)]
+    if unfilled_buffers:
+        warnings.append(
+            Warn(
+                "buffers-unfilled",
+                f"transformers 5 leaves {unfilled_buffers[0]} unset when it loads {kind.__name__}, whose _init_weights "
+                f"does not make it again: by from_pretrained the model is wrong, converted or not; verify fills it in",
+            )
+        )
+    return replace(reading, warnings=tuple(warnings))
 
 
-def _without_numbers(reading: Reading, fault: str) -> Reading:
+def _without_numbers(known: Reading, fault: str) -> Reading:
     """The layout alone: the numbers of the rotation are not known, so nothing can be verified, or converted."""
-    known = _with_warning(reading)
     said = f"the numbers of its rotation are not known: {fault}"
     warnings = (*(w for w in known.warnings if w.code not in _ABOUT_NUMBERS), Warn("rope-unknown", said))
     refusal = f"{said}; so the result could not be verified"

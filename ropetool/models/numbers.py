@@ -51,8 +51,9 @@ def _attention_fault(reading: Reading, attention: AttentionReport) -> str | None
         attention.inv_freq, planned, rtol=FREQUENCY_RTOL, atol=FREQUENCY_ATOL
     ):
         return (
-            f"by its config ({rotation.scaling.name}, base {rotation.scaling.theta:g}) a tiny model would turn "
-            f"at {_some(planned.tolist())}, but {attention.class_name} at {_some(attention.inv_freq)} (radians per token)"
+            f"by its config ({rotation.scaling.name}, {rotation.scaling.theta:g}) a tiny model would turn at "
+            f"{_some(planned.tolist())} radians per token, but {attention.class_name} turns at "
+            f"{_some(attention.inv_freq)}"
         )
     factor, length = rotation.scaling.attention_factor, attention.attention_scaling
     if length is not None and not math.isclose(length, factor, rel_tol=LENGTH_RTOL):

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from ropetool.checkpoint.config import ALL_LAYERS
 from ropetool.errors import CheckpointError, UnsupportedError, UsageError
 from ropetool.models.options import Device, DType
+from ropetool.models.own_buffers import fill
 from ropetool.models.rotary import Rotary
 
 REFERENCE = "ropetool_reference"
@@ -100,6 +101,8 @@ def load(
             path=str(path),
             tensor=broken[0],
         )
+    if type(model).is_remote_code():
+        fill(model)
     return Runner(model.eval(), device)
 
 
