@@ -52,7 +52,8 @@ def convert(
     def passes(result: Path) -> bool:
         from ropetool.verify import verify
 
-        verdicts.append(verify(src, result, talk=sink.talk, trust_remote_code=trust_remote_code))
+        with sink.others_output():
+            verdicts.append(verify(src, result, talk=sink.talk, trust_remote_code=trust_remote_code))
         return verdicts[-1].passed
 
     proven = verify or conversion.reading.family.probed

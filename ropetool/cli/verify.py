@@ -54,10 +54,11 @@ def verify(
     if out is not None:
         _check_out(out, (a, b))
     words = text.read_text(encoding="utf-8", errors="replace") if text else None
-    result = verb.verify(
-        a, b, tokens=tokens, text=words, device=device, dtype=dtype, tolerance=tolerance, talk=sink.talk,
-        trust_remote_code=trust_remote_code,
-    )  # fmt: skip
+    with sink.others_output():
+        result = verb.verify(
+            a, b, tokens=tokens, text=words, device=device, dtype=dtype, tolerance=tolerance, talk=sink.talk,
+            trust_remote_code=trust_remote_code,
+        )  # fmt: skip
     if out is not None:
         out.write_text(jsons.dumps(jsons.verification(result)) + "\n", encoding="utf-8")
     sink.result("verification", result)

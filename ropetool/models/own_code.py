@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ropetool.checkpoint.folder import checkpoint_directory
+from ropetool.checkpoint.folder import checkpoint_directory, read_config
 from ropetool.models.catalog import config_names, model_class, quiet
 from ropetool.models.rotations import Unreadable
 
@@ -42,6 +42,20 @@ def _code(path: Path) -> str:
         digest.update(f"{file.name} {file.stat().st_size} ".encode())
         digest.update(file.read_bytes())
     return digest.hexdigest()
+
+
+def loader_of(path: Path, *, trust_remote_code: bool) -> Any:
+    """What has ``from_pretrained`` for a checkpoint: its own class where it brings one, else transformers' choice.
+
+    Its own class is taken from its own files: the Auto classes keep what they once loaded for a config class, and would
+    give a second checkpoint with the same config code the first one's model code.
+    """
+    import transformers
+
+    auto_map = read_config(path).get("auto_map")
+    if not trust_remote_code or not has_model(auto_map):
+        return transformers.AutoModelForCausalLM
+    return class_of(path, auto_map, None)
 
 
 def is_known(model_type: str) -> bool:

@@ -22,6 +22,7 @@ from ropetool.checkpoint.config import ALL_LAYERS
 from ropetool.errors import CheckpointError, UnsupportedError, UsageError
 from ropetool.models.options import Device, DType
 from ropetool.models.own_buffers import fill
+from ropetool.models.own_code import loader_of
 from ropetool.models.rotary import Rotary
 
 REFERENCE = "ropetool_reference"
@@ -83,7 +84,7 @@ def load(
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            model, info = transformers.AutoModelForCausalLM.from_pretrained(
+            model, info = loader_of(path, trust_remote_code=trust_remote_code).from_pretrained(
                 path,
                 dtype=torch_dtype(dtype) if dtype else "auto",
                 attn_implementation=attention,
@@ -101,7 +102,7 @@ def load(
             path=str(path),
             tensor=broken[0],
         )
-    if type(model).is_remote_code():
+    if not type(model).__module__.startswith("transformers."):
         fill(model)
     return Runner(model.eval(), device)
 

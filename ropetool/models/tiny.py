@@ -19,7 +19,16 @@ from typing import Any
 import torch
 
 from ropetool.models.catalog import config_class, config_names, default_config, model_class, quiet
-from ropetool.models.tiny_cases import HEAD_DIM, HEADS, SECTIONS, SIZES, SPECIAL, WIDTH_KEYS, default_inputs
+from ropetool.models.tiny_cases import (
+    HEAD_DIM,
+    HEADS,
+    OTHER_SIZES,
+    SECTIONS,
+    SIZES,
+    SPECIAL,
+    WIDTH_KEYS,
+    default_inputs,
+)
 
 ROTARY_KEYS = (
     "rope_parameters", "rope_theta", "rotary_dim", "rotary_value", "rotary_pct", "rotary_emb_base",
@@ -265,6 +274,9 @@ def _shrunk(config: Any, sizes_of: Mapping[str, Any]) -> dict[str, Any]:
     if values.get("kv_lora_rank") is not None:
         sizes.pop("head_dim", None)
         values.pop("head_dim", None)
+    if config.model_type in SPECIAL:
+        special = SPECIAL[config.model_type].values
+        sizes |= {k: v for k, v in special.items() if k in sizes and SIZES[k] == OTHER_SIZES[k]}
     sizes |= _layer_values(type(config), config)
     layers, kept = values.get("num_hidden_layers"), sizes.get("num_hidden_layers", 2)
     cut = {k: v[:kept] for k, v in values.items() if isinstance(v, list) and len(v) == layers}

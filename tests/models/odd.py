@@ -9,7 +9,8 @@ from typing import Any
 
 import torch
 from safetensors.torch import save_file
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig
+from transformers.dynamic_module_utils import get_class_from_dynamic_module
 
 CODE = Path(__file__).with_name("custom")
 AUTO_MAP = {"AutoConfig": "configuration_odd.OddConfig", "AutoModelForCausalLM": "modeling_odd.OddForCausalLM"}
@@ -37,7 +38,7 @@ def write(directory: Path, attention: str, *edits: tuple[str, str], **config: An
     values = {"model_type": "odd", "architectures": ["OddForCausalLM"], "auto_map": AUTO_MAP, **SIZES, **config}
     (directory / "config.json").write_text(json.dumps(values), encoding="utf-8")
     live = AutoConfig.from_pretrained(directory, trust_remote_code=True)
-    model = AutoModelForCausalLM.from_config(live, trust_remote_code=True)
+    model = get_class_from_dynamic_module(AUTO_MAP["AutoModelForCausalLM"], str(directory))(live)
     generator = torch.Generator().manual_seed(3)
     tensors = {}
     for name, tensor in model.state_dict().items():
