@@ -1,4 +1,4 @@
-"""Which part of a config describes the text decoder, and its row: a multimodal config keeps it under a key of its own."""
+"""Which part of a config describes the text decoder, and its row: a multimodal config has it under a key of its own."""
 
 from __future__ import annotations
 

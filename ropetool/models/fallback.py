@@ -15,8 +15,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from ropetool.checkpoint.config import BLOCKS, SHARED_KEYS, number, rope_blocks
-from ropetool.errors import NoRotaryError, UnknownFamilyError
+from ropetool.checkpoint.config import BLOCKS, SHARED_KEYS, RopeBlock, number, rope_blocks
+from ropetool.errors import ConfigError, NoRotaryError, UnknownFamilyError
 from ropetool.families.decoder import Decoder
 from ropetool.families.family import Family, Kind, Nope
 from ropetool.families.reading import Evidence, Reading, Warn, nope_layers, read_as
@@ -190,12 +190,20 @@ def _module(kind: Any) -> str:
 def _with_rows(family: Family, seen: tuple[Seen, Seen], text: Mapping[str, Any], live: Mapping[str, Any]) -> Family:
     """The family with its moves, the keys of its geometry, and what the class uses where config.json is silent."""
     defaults = _defaults(text, live)
-    sights = [general.Sight(s.config, rope_blocks(s.config)[0], s.site.projections, s.site.norm_sizes) for s in seen]
+    sights = [general.Sight(s.config, _block(s.config), s.site.projections, s.site.norm_sizes) for s in seen]
     site = seen[0].site
     pattern = general.generalise(
         (sights[0], sights[1]), site.feeds, site.norm_feeds, text, rope_blocks(text)[0], defaults
     )
     return replace(family, moves=pattern.moves, keys=pattern.keys, defaults=defaults)
+
+
+def _block(config: Mapping[str, Any]) -> RopeBlock:
+    """The (first) rope block of a tiny model's config, which its class wrote and no person."""
+    try:
+        return rope_blocks(config)[0]
+    except ConfigError as error:
+        raise Unreadable(f"its config class writes what cannot be read back: {error.message}") from error
 
 
 def _defaults(text: Mapping[str, Any], live: Mapping[str, Any]) -> dict[str, float]:

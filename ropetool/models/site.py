@@ -46,7 +46,7 @@ def site_of(report: ProbeReport, model: Any) -> SeenSite | None:
     if len(names) > 1:
         raise Unreadable(f"it rotates in {len(names)} places of a layer ({', '.join(sorted(names))})")
     name = names.pop()
-    same = [a for a in report.attentions if all(f".{p}.".find(f".{name.split('.')[0]}.") >= 0 for p in a.paths)]
+    same = [a for a in report.attentions if all(name.split(".")[0] in path.split(".") for path in a.paths)]
     projections = _projections(rotated)
     _check_alike(same, projections)
     _check_weights(rotated, projections, name, model)
