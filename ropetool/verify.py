@@ -16,7 +16,7 @@ from ropetool.families.buffers import saved_frequencies, stale_frequency_warning
 from ropetool.families.lengths import OTHER_LENGTH_KEYS
 from ropetool.families.lineage import extension_fault
 from ropetool.families.plan import plan_conversion
-from ropetool.families.reading import Reading
+from ropetool.families.reading import Reading, Rotation
 from ropetool.models.options import Device, DType
 from ropetool.models.understand import understand
 from ropetool.rope.pairing import Pairing
@@ -93,10 +93,6 @@ class Side:
 Talk = Callable[[str], None]
 
 
-def _silent(message: str) -> None:
-    """Say nothing."""
-
-
 def verify(
     a: Path,
     b: Path,
@@ -106,14 +102,14 @@ def verify(
     device: Device = Device.AUTO,
     dtype: DType = DType.FLOAT32,
     tolerance: float | None = None,
-    talk: Talk = _silent,
+    talk: Talk = lambda message: None,
     trust_remote_code: bool = False,
 ) -> Verification:
     """Compare two checkpoints: every tensor as bytes, then the logits at every position of one sequence.
 
     ``tokens`` is the length of the sequence (by default 512, or the trained length if that is shorter); ``text``
-    replaces the seeded random token ids. With ``trust_remote_code``, code in the checkpoints
-    is run. Raises `RopetoolError` for a checkpoint that cannot be read or loaded.
+    replaces the seeded random token ids; with ``trust_remote_code`` code in the checkpoints is run. Raises
+    `RopetoolError` for a checkpoint that cannot be read or loaded.
     """
     from ropetool.models.logits import compare_logits, derived_tolerance
     from ropetool.models.run import pick_device
@@ -280,11 +276,18 @@ def _token_ids(side: Side, tokens: int | None, text: str | None) -> Tensor:
 
 
 def _rotaries(reading: Reading, pairing: Pairing) -> dict[str, Rotary]:
+    """The rotation of every kind of layer and every other site, with the weights in layout ``pairing``."""
     from ropetool.models.rotary import Rotary
 
-    return {
-        rotation.layers: Rotary(pairing, rotation.scaling, reading.geometry.rope_start, rotation.geometry.rotary_dim)
-        for rotation in reading.rotations
+    def rotary(rotation: Rotation, layout: Pairing) -> Rotary:
+        geometry = rotation.geometry
+        return Rotary(
+            layout, rotation.scaling, geometry.rope_start, geometry.rotary_dim, backwards=reading.family.backwards
+        )
+
+    others = zip(reading.family.others, reading.others, strict=True)
+    return {rotation.layers: rotary(rotation, site.pairing or pairing) for site, rotation in others} | {
+        rotation.layers: rotary(rotation, pairing) for rotation in reading.rotations
     }
 
 
@@ -327,9 +330,9 @@ def _by_reference(runner: Runner, side: Side, rotation: Side, ids: Tensor, pairi
     """The logits of ``side`` in layout ``pairing``, with the frequencies that the config of ``rotation`` means."""
     from ropetool.models.run import logits, reference_rotation
 
-    rotaries, family = _rotaries(rotation.reading, pairing), side.reading.family
+    rotaries = _rotaries(rotation.reading, pairing)
     live = _scalings(rotation) == _scalings(side)
-    with reference_rotation(runner, rotaries, side.reading.nope_layers, family.pairing_key, live=live):
+    with reference_rotation(runner, rotaries, side.reading.nope_layers, live=live):
         return logits(runner, ids)
 
 
@@ -337,7 +340,7 @@ def _frequency_checks(runner: Runner, a: Side, b: Side, *, extended: bool) -> It
     """The live inv_freq of B is what its config means (and was not rounded), and an extension changed it."""
     import torch
 
-    from ropetool.models.run import live_frequencies
+    from ropetool.models.tables import live_frequencies, live_of
 
     live = live_frequencies(runner.model)
     planned, old = (
@@ -350,14 +353,16 @@ def _frequency_checks(runner: Runner, a: Side, b: Side, *, extended: bool) -> It
         detail = "the class keeps no frequencies in a buffer; its table shows in the logits alone"
         yield Check("frequencies-live", True, detail)
         return
-    apart = max(_relative_distance(live.get(kind), frequencies) for kind, frequencies in planned.items())
+    apart = max(_relative_distance(live_of(live, kind), frequencies) for kind, frequencies in planned.items())
     yield Check(
         "frequencies-live",
         apart < LIVE_TOLERANCE,
         f"the model's live frequencies are within {apart:.1e} of those that config.json means",
     )
     if extended:
-        changed = any(_relative_distance(live.get(kind), old[kind]) > LIVE_TOLERANCE for kind in old if kind in planned)
+        changed = any(
+            _relative_distance(live_of(live, kind), old[kind]) > LIVE_TOLERANCE for kind in old if kind in planned
+        )
         detail = "the extension changed the live frequencies" if changed else "the extension changed no live frequency"
         yield Check("frequencies-changed", changed, detail)
 

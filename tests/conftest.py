@@ -12,6 +12,7 @@ import transformers
 from hypothesis import HealthCheck, settings
 
 from tests import tiny
+from tests.smollm2 import smollm2  # noqa: F401 - a fixture, for tests/real and tests/clients
 
 torch.set_num_threads(1)
 transformers.logging.set_verbosity_error()

@@ -1,4 +1,4 @@
-"""Which part of a config describes the text decoder, and its row: a multimodal config has it under a key of its own."""
+"""Which part of a config describes the text decoder: a multimodal config keeps it under a key of its own."""
 
 from __future__ import annotations
 
@@ -55,7 +55,8 @@ def decoder_of(config: Mapping[str, Any]) -> Decoder:
         raise ConfigError("config.json has no model_type, so nothing tells how its class rotates", key="model_type")
     composite = COMPOSITES.get(model_type)
     if composite is None:
-        return Decoder(_row(model_type), config)
+        row = _row(model_type)
+        return Decoder(row, config, towers=row.towers)
     text, path = _nested(config, composite.path)
     text_type = text.get("model_type") if path else composite.text_type
     return Decoder(_row(str(text_type or composite.text_type)), text, path, composite.towers)

@@ -27,7 +27,8 @@ class Moved:
     """A module of the attention whose rows move: a projection, or a norm between projection and rotation.
 
     ``feeds`` is ``q``, ``k``, ``qk`` for a projection, and empty for a norm. Every tensor in ``tensors`` that a
-    checkpoint has is permuted alike: a bias moves with the rows of its weight. ``loaded_as`` are the modules that the
+    checkpoint has is permuted alike: a bias moves with the rows of its weight (an empty name is a parameter of the
+    attention itself). ``loaded_as`` are the modules that the
     class makes of it on loading, in the order of its rows, where they have other names there.
     """
 
@@ -44,7 +45,8 @@ class Nope:
 
     ``flags`` is a list in the config, 1 where a layer rotates; ``layer_type`` is the type (in ``layer_types``) of those
     that do not. Where the config has neither, every ``interval``-th layer is one, by ``interval_key`` if it has that.
-    ``only_with`` is a key that must be set for any layer to be one.
+    ``only_with`` is a key that must be set for any layer to be one. Rows of such a layer move like all others, which
+    no logit shows; with ``unmoved`` its projections have another shape, and stay.
     """
 
     flags: str = ""
@@ -52,6 +54,21 @@ class Nope:
     interval_key: str = ""
     interval: int = 0
     only_with: str = ""
+    unmoved: bool = False
+
+
+@dataclass(frozen=True)
+class Needs:
+    """A config key that must have ``value`` (``default`` where config.json has none), or ``otherwise`` is so.
+
+    ``scheme`` is what the class then has instead of RoPE; empty where it has RoPE in a form that cannot be converted.
+    """
+
+    key: str
+    value: Any
+    default: Any
+    otherwise: str
+    scheme: str = ""
 
 
 @dataclass(frozen=True)
@@ -59,21 +76,25 @@ class Kind:
     """The layers of one type (in ``layer_types``), where a class has a rope block for each.
 
     ``default`` is the block that the class uses where config.json has none. ``theta_key`` is the top-level key of the
-    base in configs of the version-4 style, empty where the class reads none. ``keys`` are the kind's own geometry,
-    where it has one. The first kind of a row is the one that an extension scales.
+    base in configs of the version-4 style, empty where the class reads none. ``instead`` maps keys of the geometry to
+    those that these layers take it from, where config.json has them; ``kv_factor`` is how many times the config's
+    key-value heads they have. The first kind of a row is the one that an extension scales.
     """
 
     layer_type: str
     default: Mapping[str, Any]
     theta_key: str = ""
-    keys: GeometryKeys | None = None
+    instead: Mapping[str, str] = field(default_factory=dict)
+    kv_factor: int = 1
 
 
 @dataclass(frozen=True)
 class Site:
     """One place in a layer where q meets k: the module's name, its tensors, and the keys of their geometry.
 
-    A site with a ``pairing`` of its own (an indexer whose class rotates the other way) is left in it by a conversion.
+    ``within`` is a module above it, where only attention below that one is meant; ``section`` is the key of a config
+    of its own. A site with a ``pairing`` of its own
+    (an indexer whose class rotates the other way) is left in it by a conversion.
     """
 
     module: str
@@ -81,21 +102,29 @@ class Site:
     stays: tuple[str, ...]
     keys: GeometryKeys
     pairing: Pairing | None = None
+    within: str = ""
+    section: str = ""
 
 
 @dataclass(frozen=True)
 class Family:
-    """One row. ``stays`` are the modules (or buffers) of the attention that never move.
+    """One row.
 
-    ``defaults`` are the values that the class itself uses where config.json lacks the key. ``pairing_key`` is a
-    config key that the class obeys: true means interleaved. ``methods`` limits the scaling methods that the class
-    can take, with ``methods_reason``. ``theta_keys`` are the top-level names of the base, the one to write first; none:
-    the class has it fixed. ``nope`` tells which layers the class does not rotate, ``kinds`` which types of layers have
-    a rope block of their own. ``others`` are attention modules beside the main one. ``may_lack`` names what a layer's
-    attention may do without: ``k`` where it takes another layer's, ``qk`` where it may be another kind of mixer.
-    ``refusal`` is the reason why the type cannot be converted, though it can be read. ``twins`` are types whose class is
-    the same but for the layout, tensor names included. A ``probed`` row is none of the table's: it was read from the
-    class just now, so what is made by it must be verified before anyone gets it.
+    * ``moves``, ``stays``: the modules and parameters of the ``attention`` module whose rows move, and those that never do;
+    * ``keys``, ``defaults``: where the geometry is read, and what the class uses where config.json lacks the key;
+    * ``pairing_key``: a config key that the class obeys; true means interleaved;
+    * ``theta_keys``: the top-level names of the base, the one to write first; none: the class has it fixed;
+    * ``methods``: the scaling methods that the class can take, if not all, with ``methods_reason``;
+    * ``nope``: which layers the class does not rotate; ``kinds``: which types of layers have a rope block of their own;
+    * ``within``: the part of the model that the row is about; ``others``: attention modules beside the main one;
+    * ``towers``: modules that hold attention of another model (vision, audio), which is left alone;
+    * ``may_lack``: what a layer's attention may do without: ``k`` where it takes another layer's, ``qk`` where it may be
+      another kind of mixer; ``mixers``: layer types whose tensors under the same names are no attention;
+    * ``needs``: conditions on the config; ``refusal``: why the type can be read, and not converted;
+    * ``backwards``: pairs turn by the negative angle;
+    * ``twins``: types whose class is the same but for the layout, tensor names included;
+    * ``probed``: the row is none of the table's, but was read from the class just now: what is made by it must be
+      verified before anyone gets it.
     """
 
     model_type: str
@@ -104,6 +133,7 @@ class Family:
     stays: tuple[str, ...]
     source: str
     attention: str = "self_attn"
+    within: str = ""
     keys: GeometryKeys = GeometryKeys()
     defaults: Mapping[str, float] = field(default_factory=dict)
     pairing_key: str | None = None
@@ -114,14 +144,18 @@ class Family:
     kinds: tuple[Kind, ...] = ()
     others: tuple[Site, ...] = ()
     may_lack: str = ""
+    mixers: frozenset[str] = frozenset()
     refusal: str = ""
+    needs: tuple[Needs, ...] = ()
+    towers: frozenset[str] = frozenset()
+    backwards: bool = False
     twins: tuple[str, ...] = ()
     probed: bool = False
 
     @property
     def sites(self) -> tuple[Site, ...]:
         """Every site, the main one first."""
-        return (Site(self.attention, self.moves, self.stays, self.keys), *self.others)
+        return (Site(self.attention, self.moves, self.stays, self.keys, within=self.within), *self.others)
 
     @property
     def projections(self) -> tuple[str, ...]:

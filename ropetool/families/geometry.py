@@ -21,6 +21,7 @@ class Part(Enum):
 
     ROTARY = "a q or k head"
     PLAIN = "a v head"
+    VALUE = "as many rows as a v head of MLA has (v_head_dim)"
     LATENT = "the compressed key-value latent of MLA"
     ROTARY_ONLY = "the rotary part of a key, shared by all heads (MLA)"
 
@@ -38,12 +39,14 @@ Rows = Part | Each
 
 @dataclass(frozen=True)
 class GeometryKeys:
-    """The config keys from which a class takes its geometry.
+    """The config keys from which a class takes its geometry; ``a.b`` is the key b of the object a.
 
     ``head_dim`` lists keys whose values are added up (MLA: the unrotated and the rotated part); ``rotary`` lists
     the top-level keys, shares or widths (``_dim``), that the class reads the rotary width from; none means the whole
     head turns. A class that reads a share at the top level also reads ``partial_rotary_factor`` inside its rope block;
-    with ``share_in_block`` it reads it only there.
+    with ``share_in_block`` it reads it only there. ``experts`` counts projections stacked in one tensor.
+    ``one_kv_head`` names two flags: with the first (true by default) and without the second, all heads share one
+    key-value head; with neither, each has its own (Falcon's three forms).
     """
 
     heads: str = "num_attention_heads"
@@ -52,9 +55,12 @@ class GeometryKeys:
     head_dim: tuple[str, ...] = ("head_dim",)
     rotary: tuple[str, ...] = ()
     latent: str | None = None
+    value: str | None = None
     length: str = "max_position_embeddings"
     rope_at_end: bool = False
     share_in_block: bool = False
+    experts: str = ""
+    one_kv_head: tuple[str, str] | None = None
 
     @property
     def share(self) -> str | None:
@@ -72,6 +78,8 @@ class Geometry:
     rope_start: int
     rotary_dim: int
     latent_dim: int
+    value_dim: int
+    experts: int
     class_defaults: Mapping[str, float]
 
     def times(self, what: str) -> int:
@@ -82,6 +90,7 @@ class Geometry:
             "group": self.heads // self.kv_heads,
             "four": 4,
             "quarter": self.heads // 4,
+            "experts": self.experts,
         }[what]
 
     def spans(self, rows: tuple[Rows, ...]) -> tuple[Span, ...]:
@@ -99,6 +108,8 @@ class Geometry:
                 return Head(self.rotary_dim, 0, self.rotary_dim)
             case Part.LATENT:
                 return Keep(self.latent_dim)
+            case Part.VALUE:
+                return Keep(self.value_dim)
             case Part.PLAIN:
                 return Keep(self.head_dim)
 
@@ -111,7 +122,9 @@ class _Reader:
         self.used: dict[str, float] = {}
 
     def optional(self, key: str) -> int | None:
-        value = count(self.config, key)
+        outer, _, inner = key.rpartition(".")
+        section = self.config.get(outer) if outer else self.config
+        value = count(section, inner) if isinstance(section, Mapping) else None
         if value is None and key in self.defaults:
             self.used[key] = self.defaults[key]
             return int(self.defaults[key])
@@ -130,7 +143,8 @@ def read_geometry(
     """The geometry that a config describes; raises `ConfigError` naming the key that is missing or impossible."""
     reader = _Reader(config, defaults)
     heads = reader.required(keys.heads)
-    kv_heads = (reader.optional(keys.kv_heads) if keys.kv_heads else None) or heads
+    kv_heads = _kv_heads(reader, keys, heads)
+    experts = reader.required(keys.experts) if keys.experts else 1
     if heads % kv_heads:
         raise ConfigError(
             f"{keys.heads} {heads} is not a multiple of {keys.kv_heads} {kv_heads}, so they cannot be shared; correct "
@@ -140,6 +154,7 @@ def read_geometry(
     head_dim = _head_dim(reader, keys, heads)
     rotary_dim = _rotary_dim(reader, block, keys, head_dim)
     latent = reader.required(keys.latent) if keys.latent else 0
+    value = reader.required(keys.value) if keys.value else head_dim
     if max(heads * head_dim, latent) > MOST_ROWS:
         raise ConfigError(
             f"{heads} heads of {head_dim} rows are more than any projection has ({MOST_ROWS:,} rows at most); check "
@@ -147,7 +162,17 @@ def read_geometry(
             key="head_dim",
         )
     start = head_dim - rotary_dim if keys.rope_at_end else 0
-    return Geometry(heads, kv_heads, head_dim, start, rotary_dim, latent, reader.used)
+    return Geometry(heads, kv_heads, head_dim, start, rotary_dim, latent, value, experts, reader.used)
+
+
+def _kv_heads(reader: _Reader, keys: GeometryKeys, heads: int) -> int:
+    if keys.one_kv_head:
+        one, grouped = (
+            reader.config.get(key, default) for key, default in zip(keys.one_kv_head, (True, False), strict=True)
+        )
+        if not grouped:
+            return 1 if one else heads
+    return (reader.optional(keys.kv_heads) if keys.kv_heads else None) or heads
 
 
 def _head_dim(reader: _Reader, keys: GeometryKeys, heads: int) -> int:

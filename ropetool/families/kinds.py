@@ -1,4 +1,4 @@
-"""The rope block of every kind of layer that a class rotates on its own, as the class reads them."""
+"""What differs between the layers of a model: the rope block of each kind, and heads of their own."""
 
 from __future__ import annotations
 
@@ -6,10 +6,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from ropetool.checkpoint.config import ALL_LAYERS, BLOCKS, RopeBlock, number, rope_blocks
+from ropetool.checkpoint.config import ALL_LAYERS, BLOCKS, RopeBlock, count, number, rope_blocks
 from ropetool.errors import ConfigError
 from ropetool.families.family import Family, Kind
-from ropetool.families.geometry import CLASS_DEFAULT
+from ropetool.families.geometry import CLASS_DEFAULT, Geometry, read_geometry
+
+# Where transformers writes the values of single layers: a list of one value per layer, or an object by layer number.
+PER_LAYER_LISTS = {"num_attention_heads_per_layer": "num_attention_heads"}
+PER_LAYER = "per_layer_config"
 
 
 def blocks_of(config: Mapping[str, Any], family: Family) -> tuple[RopeBlock, ...]:
@@ -61,3 +65,43 @@ def _with_default(block: RopeBlock, kind: Kind) -> RopeBlock:
     return RopeBlock(
         block.layers, {**missing, **block.values}, {**dict.fromkeys(missing, CLASS_DEFAULT), **block.sources}
     )
+
+
+def geometry_of_kind(config: Mapping[str, Any], family: Family, block: RopeBlock, kind: Kind | None) -> Geometry:
+    """The geometry of the first layer of a kind, or of all layers where they are alike."""
+    types = config.get("layer_types")
+    first = types.index(kind.layer_type) if kind and isinstance(types, list) and kind.layer_type in types else 0
+    return _geometry(config, family, block, kind, first)
+
+
+def layer_geometries(config: Mapping[str, Any], family: Family, blocks: tuple[RopeBlock, ...]) -> tuple[Geometry, ...]:
+    """The geometry of every layer, in order; empty where all layers are alike."""
+    own_heads = any(kind.instead or kind.kv_factor > 1 for kind in family.kinds)
+    if not own_heads and len(family.kinds) < 2 and not any(config.get(key) for key in (PER_LAYER, *PER_LAYER_LISTS)):
+        return ()
+    types = config.get("layer_types") or [ALL_LAYERS] * (count(config, "num_hidden_layers") or 0)
+    if not isinstance(types, list):
+        raise ConfigError(f"layer_types is {types!r}; it must be a list", key="layer_types")
+    by_layers = {block.layers: block for block in blocks}
+    kinds = {kind.layer_type: kind for kind in family.kinds}
+    return tuple(
+        _geometry(config, family, by_layers.get(layers, blocks[0]), kinds.get(layers), index)
+        for index, layers in enumerate(types)
+    )
+
+
+def _geometry(config: Mapping[str, Any], family: Family, block: RopeBlock, kind: Kind | None, index: int) -> Geometry:
+    geometry = read_geometry(_as_seen_by(config, kind, index), block, family.keys, family.defaults)
+    return replace(geometry, kv_heads=geometry.kv_heads * kind.kv_factor) if kind else geometry
+
+
+def _as_seen_by(config: Mapping[str, Any], kind: Kind | None, index: int) -> Mapping[str, Any]:
+    """The config as the layer ``index`` reads it."""
+    instead = {key: config[other] for key, other in kind.instead.items() if config.get(other)} if kind else {}
+    listed = {
+        key: config[name][index]
+        for name, key in PER_LAYER_LISTS.items()
+        if isinstance(config.get(name), list) and index < len(config[name])
+    }
+    own = (config.get(PER_LAYER) or {}).get(str(index)) or {}
+    return {**config, **instead, **listed, **own}

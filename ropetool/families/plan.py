@@ -15,6 +15,9 @@ from ropetool.families.geometry import Geometry
 from ropetool.families.reading import Reading
 from ropetool.rope.pairing import IndexMap, Pairing, Span, closed_blocks, index_map
 
+# Tables that the class makes itself, and that old exports keep among the weights.
+BUFFER = "inv_freq"
+
 
 @dataclass(frozen=True)
 class Permutation:
@@ -76,21 +79,31 @@ def claims(checkpoint: Checkpoint, reading: Reading) -> Iterator[Claim]:
 
     Raises `UnclaimedTensorError` for an attention tensor that the row does not name: skipping it would be a guess.
     """
-    family = reading.family
-    by_depth = sorted(enumerate(family.sites), key=lambda entry: -len(entry[1].module))
     for shard in checkpoint.shards:
         for tensor in filter(lambda t: reading.decoder.owns(t.name), shard.tensors.values()):
-            for number, site in by_depth:
-                layer, found, rest = f".{tensor.name}".rpartition(f".{site.module}.")
-                if found:
-                    geometry = reading.others[number - 1] if number else reading.geometry_of_layer(layer)
-                    yield Claim(layer[1:], shard, tensor, _entry(family, site, tensor, rest), site, geometry)
-                    break
+            claim = _claim(reading, shard, tensor)
+            if claim is not None:
+                yield claim
+
+
+def _claim(reading: Reading, shard: Shard, tensor: Tensor) -> Claim | None:
+    """The claim on one tensor by the deepest site that it lies in; None where it lies in no attention that turns."""
+    family = reading.family
+    for number, site in sorted(enumerate(family.sites), key=lambda entry: -len(entry[1].module + entry[1].within)):
+        layer, found, rest = f".{tensor.name}".rpartition(f".{site.module}.")
+        if not found or (site.within and site.within not in layer.split(".")):
+            continue
+        index = layer.rpartition(".")[2]
+        if rest.endswith(BUFFER) or (index.isdigit() and int(index) in reading.still_layers):
+            return None
+        geometry = reading.others[number - 1].geometry if number else reading.geometry_of_layer(layer)
+        return Claim(layer[1:], shard, tensor, _entry(family, site, tensor, rest), site, geometry)
+    return None
 
 
 def _entry(family: Family, site: Site, tensor: Tensor, rest: str) -> Moved | None:
     """The row entry of a site's tensor, by its name within the site."""
-    module, _, kind = rest.rpartition(".")
+    module, _, kind = rest.rpartition(".") if "." in rest else (rest, "", "")
     moved = next((moved for moved in site.moves if moved.module == module), None)
     if moved is not None and kind in moved.tensors:
         return moved
@@ -115,7 +128,7 @@ def _check_complete(checkpoint: Checkpoint, family: Family, feeds: Mapping[tuple
         )
     for (layer, site), fed in feeds.items():
         missing = {"q", "k"} - fed
-        if missing and not missing <= set(family.may_lack):
+        if site.moves and missing and not missing <= set(family.may_lack):
             raise CheckpointError(
                 f"{layer}.{site.module} has no weight that gives {' or '.join(sorted(missing))}; "
                 f"expected one of {', '.join(moved.module for moved in site.moves if moved.feeds)}",

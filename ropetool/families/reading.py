@@ -6,17 +6,19 @@ Every verb starts here, so that all of them mean the same thing by the same chec
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ropetool.checkpoint.config import BLOCKS, RopeBlock, count, marker
-from ropetool.errors import ConfigError
+from ropetool.errors import ConfigError, NoRotaryError, UnsupportedError
 from ropetool.families.decoder import Decoder, decoder_of
-from ropetool.families.family import Family, Kind, Nope
+from ropetool.families.family import Family, Kind, Nope, Site
 from ropetool.families.geometry import CLASS_DEFAULT, Geometry, read_geometry
-from ropetool.families.kinds import blocks_of
+from ropetool.families.kinds import blocks_of, geometry_of_kind, layer_geometries
 from ropetool.rope.frequencies import SPELLINGS, Proportional, Scaling, scaling_from_block
 from ropetool.rope.pairing import Pairing
+
+INDEXER = "indexer"
 
 
 @dataclass(frozen=True)
@@ -53,8 +55,9 @@ class Reading:
     """A config, understood. ``pairing`` is the layout that the weights are in, by the strongest declared witness.
 
     ``class_pairing`` is what the stock model class would rotate, given this config. They differ in a checkpoint
-    that was converted away from its class. ``config`` is the text decoder's part, ``model_type`` the whole's;
-    ``geometry`` is that of the first rotation, ``others`` those of the row's other sites.
+    that was converted away from its class. ``config`` is the text decoder's part, ``model_type`` the whole's.
+    ``geometry`` is that of the first rotation, ``layers`` those of every layer where they differ; ``others`` are the
+    rotations of the row's other sites. ``still_layers`` have nothing to move, not even jointly.
     """
 
     model_type: str
@@ -62,28 +65,29 @@ class Reading:
     config: Mapping[str, Any]
     decoder: Decoder
     geometry: Geometry
-    others: tuple[Geometry, ...]
+    layers: tuple[Geometry, ...]
+    others: tuple[Rotation, ...]
     rotations: tuple[Rotation, ...]
     length: int | None
     class_pairing: Pairing
     pairing: Pairing
     nope_layers: frozenset[int]
+    still_layers: frozenset[int]
     evidence: tuple[Evidence, ...]
     warnings: tuple[Warn, ...]
 
     def geometry_of_layer(self, layer: str) -> Geometry:
-        """The geometry of the main attention of the layer at ``layer`` (``model.layers.3``), by its kind."""
-        if all(rotation.geometry == self.geometry for rotation in self.rotations):
+        """The geometry of the main attention of the layer at ``layer`` (``model.layers.3``)."""
+        if not self.layers:
             return self.geometry
-        types, index = self.config.get("layer_types"), layer.rpartition(".")[2]
-        if not isinstance(types, list) or not index.isdigit() or int(index) >= len(types):
+        index = layer.rpartition(".")[2]
+        if not index.isdigit() or int(index) >= len(self.layers):
             raise ConfigError(
-                f"the layers of {self.model_type} differ by their type, and layer_types in config.json does not tell "
-                f"that of {layer}; write it into config.json (transformers does so on saving)",
+                f"the layers of {self.model_type} differ in their heads, and config.json does not tell those of "
+                f"{layer}: layer_types has {len(self.layers)} entries",
                 key="layer_types",
             )
-        kinds = {rotation.layers: rotation.geometry for rotation in self.rotations}
-        return kinds.get(types[int(index)], self.geometry)
+        return self.layers[int(index)]
 
 
 def read_model(config: Mapping[str, Any]) -> Reading:
@@ -94,6 +98,7 @@ def read_model(config: Mapping[str, Any]) -> Reading:
 def read_as(config: Mapping[str, Any], decoder: Decoder) -> Reading:
     """Understand a config through a row that need not be the table's; raises `ConfigError` for what cannot be."""
     family, text = decoder.family, decoder.text
+    _check_needs(text, family)
     blocks = blocks_of(text, family)
     _check_named_scaling(text, family)
     length = count(text, family.keys.length)
@@ -107,7 +112,7 @@ def read_as(config: Mapping[str, Any], decoder: Decoder) -> Reading:
     )
     geometry = rotations[0].geometry
     warnings += [_default_warning(key, value) for key, value in geometry.class_defaults.items()]
-    others = tuple(read_geometry(text, blocks[0], site.keys, family.defaults) for site in family.others)
+    others = tuple(_at_site(site, family, rotations[0], length, text) for site in family.others)
     for rotation in rotations:  # a factor list of the wrong length shows here
         rotation.scaling.inv_freq(rotation.geometry.rotary_dim)
     if config.get("auto_map") and not family.probed:
@@ -115,9 +120,19 @@ def read_as(config: Mapping[str, Any], decoder: Decoder) -> Reading:
         warnings.append(Warn("custom-code", said))
     evidence, class_pairing = _declared(config, text, family)
     return Reading(
-        str(config["model_type"]), family, text, decoder, geometry, others, rotations, length, class_pairing,
-        Pairing(evidence[0].says), nope_layers(text, family.nope), evidence, tuple(warnings),
+        str(config["model_type"]), family, text, decoder, geometry, layer_geometries(text, family, blocks), others,
+        rotations, length, class_pairing, Pairing(evidence[0].says), nope_layers(text, family.nope),
+        _still_layers(text, family), evidence, tuple(warnings),
     )  # fmt: skip
+
+
+def _check_needs(config: Mapping[str, Any], family: Family) -> None:
+    for needs in family.needs:
+        value = config.get(needs.key, needs.default)
+        if value != needs.value:
+            kind = NoRotaryError if needs.scheme else UnsupportedError
+            where = f"{needs.key} is {value!r}" if needs.key in config else f"config.json has no {needs.key}"
+            raise kind(f"{where}: {needs.otherwise}", model_type=family.model_type, key=needs.key, scheme=needs.scheme)
 
 
 def _check_named_scaling(config: Mapping[str, Any], family: Family) -> None:
@@ -146,8 +161,27 @@ def nope_layers(config: Mapping[str, Any], nope: Nope | None) -> frozenset[int]:
     return frozenset(range(every - 1, layers, every))
 
 
+def _still_layers(config: Mapping[str, Any], family: Family) -> frozenset[int]:
+    """The layers whose tensors under the attention's names do not move: another kind of mixer, another shape."""
+    types = config.get("layer_types")
+    mixers = {i for i, kind in enumerate(types) if kind in family.mixers} if isinstance(types, list) else set()
+    still = nope_layers(config, family.nope) if family.nope and family.nope.unmoved else frozenset()
+    return still | mixers
+
+
 def _default_warning(key: str, value: float) -> Warn:
     return Warn("class-default", f"config.json has no {key}; the class default {value:g} is used")
+
+
+def _at_site(site: Site, family: Family, main: Rotation, length: int | None, config: Mapping[str, Any]) -> Rotation:
+    """The rotation at a site beside the main one: the main one's, or that of the site's own section of the config."""
+    geometry = read_geometry(config, main.block, site.keys, family.defaults)
+    if not site.section:
+        inner = site.module.rpartition(".")[2]
+        return replace(main, layers=inner if inner == INDEXER else main.layers, geometry=geometry)
+    section = config.get(site.section) or {}
+    own = _rotation(blocks_of(section, family)[0], family, None, length, section, [])
+    return replace(own, layers=site.within, geometry=geometry)
 
 
 def _rotation(
@@ -158,8 +192,8 @@ def _rotation(
     config: Mapping[str, Any],
     warnings: list[Warn],
 ) -> Rotation:
-    keys = (kind and kind.keys) or family.keys
-    geometry = read_geometry(config, block, keys, family.defaults)
+    keys = family.keys
+    geometry = geometry_of_kind(config, family, block, kind)
     if block.rope_type in SPELLINGS:
         said = (
             f"rope type {block.rope_type} is an older name of {SPELLINGS[block.rope_type]}, which transformers 5 lost"
@@ -173,7 +207,7 @@ def _rotation(
         said = f"partial_rotary_factor is {share:g}, but the class of {family.model_type} rotates the whole head"
         warnings.append(Warn("share-ignored", said))
     original = getattr(scaling, "original_length", length)
-    return Rotation(block.layers, block, scaling, source, original, geometry)
+    return Rotation(family.within or block.layers, block, scaling, source, original, geometry)
 
 
 def _theta(

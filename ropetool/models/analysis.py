@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -24,6 +23,7 @@ from ropetool.models.rotations import (
     rotations_of,
     split_rows,
 )
+from ropetool.models.seams import INDEXER, is_linear, kind_of, layer_of
 
 _CALLS = 4
 _RELATIVE = 1e-9
@@ -98,14 +98,14 @@ def _differ(a: cap.Seen, b: cap.Seen) -> bool:
 def _indexers(modules: Mapping[str, nn.Module]) -> list[str]:
     """The indexers of sparse attention, which have q and k of their own, by their class's name."""
     named = {n: m for n, m in modules.items() if "indexer" in type(m).__name__.lower()}
-    return [n for n, m in named.items() if _scope(n) == n and any(cap.is_linear(x) for x in m.modules())]
+    return [n for n, m in named.items() if _scope(n) == n and any(is_linear(x) for x in m.modules())]
 
 
 def _unseen(modules: Mapping[str, nn.Module], name: str) -> AttentionReport:
     """An indexer that multiplied no q by a k where this probe looks; its rows may move all the same."""
     kind = type(modules[name]).__name__
     reason = "its product of q and k was not seen"
-    return AttentionReport((name,), _layer(name, modules[name]), "indexer", kind, False, unread=reason)
+    return AttentionReport((name,), _layer(name, modules[name]), INDEXER, kind, False, unread=reason)
 
 
 def _all_unit(seen: cap.Capture) -> bool:
@@ -152,10 +152,10 @@ def _projections(modules: Mapping[str, nn.Module], roots: Sequence[str]) -> dict
     found: dict[str, nn.Module] = {}
     for root in roots:
         scope = root
-        while scope and not any(cap.is_linear(m) for n, m in modules.items() if n.startswith(scope + ".")):
+        while scope and not any(is_linear(m) for n, m in modules.items() if n.startswith(scope + ".")):
             scope = scope.rpartition(".")[0]
         for name, module in modules.items():
-            if cap.is_linear(module) and name.startswith(scope + "."):
+            if is_linear(module) and name.startswith(scope + "."):
                 found[name] = module
     return found
 
@@ -169,7 +169,7 @@ def _report(model: Any, modules: Mapping[str, Any], seen: cap.Capture, call: cap
     base: dict[str, Any] = {
         "paths": (call.module,),
         "layers": _layer(call.module, module),
-        "kind": _kind(model, call.module, module),
+        "kind": kind_of(model, call.module, module),
         "class_name": type(module).__name__,
         "interface": call.interface,
     }
@@ -227,26 +227,8 @@ def _local(name: str, root: str) -> str:
 
 
 def _layer(name: str, module: Any) -> tuple[int, ...]:
-    index = getattr(module, "layer_idx", None)
-    if isinstance(index, int):
-        return (index,)
-    numbers = re.findall(r"\.(\d+)\.", f".{name}.")
-    return (int(numbers[0]),) if numbers else ()
-
-
-def _kind(model: Any, name: str, module: Any) -> str:
-    config = getattr(module, "config", None) or getattr(model, "config", None)
-    if "indexer" in type(module).__name__.lower():
-        return "indexer"
-    if "cross" in name.lower() or "cross" in type(module).__name__.lower():
-        return "cross_attention"
-    if "encoder_attn" in name:
-        return "cross_attention"
-    kinds = getattr(config, "layer_types", None)
-    layer = _layer(name, module)
-    if isinstance(kinds, (list, tuple)) and layer and layer[0] < len(kinds):
-        return str(kinds[layer[0]])
-    return "full_attention"
+    layer = layer_of(name, module)
+    return () if layer is None else (layer,)
 
 
 def _rows(seen: cap.Capture, name: str, call: cap.Seen, twice: cap.Seen) -> list[Row]:

@@ -11,21 +11,29 @@ during the pass: a one-hot row through a norm would only be scaled, or, through 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import nn
-from torch.overrides import TorchFunctionMode
+
+from ropetool.models.inputs import ENCODER_TOKENS
+from ropetool.models.seams import (
+    Product,
+    Products,
+    Stack,
+    attention_function,
+    is_norm,
+    looks_like_attention,
+    module_stack,
+)
 
 TOKENS = 5
 """Positions 0..4: 0 is the identity, 1 gives the frequency, the rest are witnesses."""
-ENCODER_TOKENS = 7
 _FEWEST = 3
 _NAME = "ropetool_probe"
-_PRODUCTS = (torch.matmul, torch.bmm, torch.Tensor.matmul, torch.Tensor.__matmul__, torch.Tensor.bmm)
 
 
 @dataclass
@@ -110,15 +118,15 @@ def _record(module: nn.Module, query: torch.Tensor, key: torch.Tensor, value: to
     return query.new_zeros(query.shape[0], query.shape[2], query.shape[1], value.shape[-1]), None
 
 
-class _Products(TorchFunctionMode):
+class _Products(Products):
     """Record the first products of two activations of each module that does not use the interface.
 
     Sorting is made stable, so that code which sorts tokens by their expert keeps the samples in order.
     """
 
-    def __init__(self, capture: Capture, batch: int, stack: list[str], attention_like: Callable[[str], bool]) -> None:
-        super().__init__()
-        self.capture, self.batch, self.stack, self.attention_like = capture, batch, stack, attention_like
+    def __init__(self, capture: Capture, batch: int, stack: Stack, watched: Callable[[str], bool]) -> None:
+        super().__init__(stack, watched, self._keep)
+        self.capture, self.batch = capture, batch
         self.products: dict[str, int] = {}
 
     def __torch_function__(
@@ -127,81 +135,24 @@ class _Products(TorchFunctionMode):
         kwargs = dict(kwargs or {})
         if func in (torch.sort, torch.Tensor.sort) and len(args) <= 2 and "stable" not in kwargs:
             args, kwargs = args[:1], {"dim": args[1] if len(args) > 1 else -1, **kwargs, "stable": True}
-        out = func(*args, **kwargs)
-        name = self.stack[-1] if self.stack else ""
-        if self.attention_like(name):
-            if func is torch.nn.functional.scaled_dot_product_attention:
-                self._keep(name, args[0], args[1], args[2], transposed=False)
-            elif func in _PRODUCTS and len(args) >= 2:
-                self._keep(name, args[0], args[1], None, transposed=True)
-            elif func is torch.baddbmm and len(args) == 3:
-                self._keep(name, args[1], args[2], None, transposed=True)
-            elif func is torch.einsum and len(args) == 3:
-                self._keep(name, args[1], args[2], None, transposed=False)
-        return out
+        return super().__torch_function__(func, types, args, kwargs)
 
-    def _keep(self, name: str, q: Any, k: Any, v: Any, transposed: bool) -> None:
-        if not all(isinstance(t, torch.Tensor) and not isinstance(t, nn.Parameter) and t.dim() >= 3 for t in (q, k)):
-            return
-        if q.shape[0] % self.batch or k.shape[0] % self.batch:
-            return
-        nth = self.products[name] = self.products.get(name, 0) + 1
-        if nth == 1:
-            parts = (
-                _canonical(q.detach(), self.batch),
-                _canonical(k.detach(), self.batch, transposed),
-                None if v is None else _canonical(v.detach(), self.batch),
-            )
-            whole = parts[0] is not None and parts[1] is not None
-            reason = None if whole else f"q has shape {tuple(q.shape)}, k {tuple(k.shape)}"
-            self.capture.calls.append(Seen(name, False, *parts, reason=reason))
-        elif nth == 2 and self.capture.calls[-1].module == name and self.capture.calls[-1].v is None:
-            self.capture.calls[-1].v = _canonical(k.detach(), self.batch)
-
-
-def is_linear(module: nn.Module) -> bool:
-    """A projection: a leaf with a weight [rows, columns], or [experts, rows, columns], that is no table and no norm."""
-    weight = getattr(module, "weight", None)
-    experts = "experts" in type(module).__name__.lower()
-    return (
-        isinstance(weight, torch.Tensor)
-        and (weight.dim() == 2 or (weight.dim() == 3 and experts))
-        and not isinstance(module, nn.Embedding)
-        and not is_norm(module)
-        and not list(module.children())
-    )
-
-
-def is_norm(module: nn.Module) -> bool:
-    """A normalisation, by its class's name."""
-    return "norm" in type(module).__name__.lower()
-
-
-def _looks_like_attention(module: nn.Module) -> bool:
-    kind = type(module).__name__.lower()
-    if "linear" in kind or "delta" in kind:  # a running state instead of q times k, and no rotation
-        return False
-    return ("attention" in kind or "attn" in kind or "indexer" in kind) and any(is_linear(m) for m in module.modules())
-
-
-@contextmanager
-def recording_implementation(model: Any) -> Iterator[None]:
-    """Within, ``model`` (a transformers model) calls the recording function where it uses the interface."""
-    from transformers import AttentionInterface, AttentionMaskInterface
-    from transformers.masking_utils import eager_mask
-
-    AttentionInterface.register(_NAME, _record)
-    AttentionMaskInterface.register(_NAME, eager_mask)
-    found: list[Any] = [getattr(module, "config", None) for module in model.modules()]
-    configs = {id(c): c for c in found if hasattr(c, "to_dict")}
-    before = {key: getattr(c, "_attn_implementation_internal", None) for key, c in configs.items()}
-    for c in configs.values():
-        c._attn_implementation_internal = _NAME
-    try:
-        yield
-    finally:
-        for key, c in configs.items():
-            c._attn_implementation_internal = before[key]
+    def _keep(self, name: str, product: Product, _nth: int, make: Callable[..., Any]) -> Any:
+        q, k, v = product.q, product.k, product.value
+        if not q.shape[0] % self.batch and not k.shape[0] % self.batch:
+            nth = self.products[name] = self.products.get(name, 0) + 1
+            if nth == 1:
+                parts = (
+                    _canonical(q.detach(), self.batch),
+                    _canonical(k.detach(), self.batch, product.transposed),
+                    None if v is None else _canonical(v.detach(), self.batch),
+                )
+                whole = parts[0] is not None and parts[1] is not None
+                reason = None if whole else f"q has shape {tuple(q.shape)}, k {tuple(k.shape)}"
+                self.capture.calls.append(Seen(name, False, *parts, reason=reason))
+            elif nth == 2 and self.capture.calls[-1].module == name and self.capture.calls[-1].v is None:
+                self.capture.calls[-1].v = _canonical(k.detach(), self.batch)
+        return make(q, k)
 
 
 def _one_hot_hook(name: str, capture: Capture, batch: int, height: float) -> Callable[..., Any]:
@@ -234,17 +185,6 @@ def _norm_hook(name: str, capture: Capture, batch: int) -> Callable[..., Any]:
     return hook
 
 
-def _push_pop(stack: list[str], name: str) -> tuple[Callable[..., None], Callable[..., None]]:
-    def push(_module: nn.Module, _args: Any) -> None:
-        stack.append(name)
-
-    def pop(_module: nn.Module, _args: Any, _out: Any) -> None:
-        if stack and stack[-1] == name:
-            stack.pop()
-
-    return push, pop
-
-
 def run(
     model: nn.Module,
     inputs: Callable[[int], Mapping[str, Any]],
@@ -263,17 +203,11 @@ def run(
         capture.rows[name] = getattr(module, "nf", None) or module.weight.shape[-2]  # type: ignore[index,assignment]  # a weight
     batch = sum(capture.rows.values()) + 1 if projections else 2
     names = {id(m): n for n, m in model.named_modules()}
-    like = {n for n, m in model.named_modules() if _looks_like_attention(m)}
-    stack: list[str] = []
+    like = {n for n, m in model.named_modules() if looks_like_attention(m)}
     with ExitStack() as undo:
         undo.callback(_set_active, None, {}, 0)
         _set_active(capture, names, batch)
-        for name, module in model.named_modules():
-            for handle in (
-                module.register_forward_pre_hook(_push_pop(stack, name)[0]),
-                module.register_forward_hook(_push_pop(stack, name)[1], always_call=True),
-            ):
-                undo.callback(handle.remove)
+        stack = undo.enter_context(module_stack(model))
         for name, module in projections.items():
             undo.callback(module.register_forward_hook(_one_hot_hook(name, capture, batch, height)).remove)
         for name, module in model.named_modules():
@@ -284,7 +218,7 @@ def run(
             ):
                 undo.callback(module.register_forward_hook(_norm_hook(name, capture, batch)).remove)
         undo.enter_context(torch.no_grad())
-        undo.enter_context(recording_implementation(model))
+        undo.enter_context(attention_function(model, _NAME, _record))
         undo.enter_context(_Products(capture, batch, stack, lambda n: n in like))
         model(**inputs(batch))
     through = {c.module for c in capture.calls if c.interface}

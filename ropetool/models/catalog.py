@@ -5,10 +5,16 @@ from __future__ import annotations
 import contextlib
 import importlib
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
+from torch import Tensor
+
+from ropetool.models.inputs import default_inputs
 from ropetool.models.tiny_cases import SPECIAL
+
+# Heads that give one output for a sequence, or one label for a token.
+_TASK_HEADS = ("Classification", "QuestionAnswering", "MultipleChoice")
 
 
 @contextlib.contextmanager
@@ -60,6 +66,35 @@ def model_class(model_type: str) -> Any:
     return _own_class(kind, special.class_name if special else None)
 
 
+def class_of(config: Any) -> Any:
+    """The class that a checkpoint was made for, or None: the one its config names, else the one for its type.
+
+    A class that scores whole sequences, or labels, is passed over: what is wanted is an output at every position.
+    """
+    import transformers
+
+    own = _module_of(type(config))
+    for name in config.architectures or ():
+        found = getattr(transformers, name, None) or getattr(own, name, None)
+        if (
+            inspect.isclass(found)
+            and issubclass(found, transformers.PreTrainedModel)
+            and not name.endswith(_TASK_HEADS)
+        ):
+            return found
+    if config.sub_configs and (found := _mapped(transformers.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING, type(config))):
+        return found
+    return model_class(config.model_type)
+
+
+def inputs_of(model_type: str, kind: Any = None) -> Callable[[Any, Tensor], dict[str, Any]]:
+    """The maker of the forward's arguments; ``kind`` is the class, where it is not the one that `model_class` picks."""
+    special = SPECIAL.get(model_type)
+    if special is None or special.inputs is None or kind not in (None, model_class(model_type)):
+        return default_inputs
+    return special.inputs
+
+
 def _mapped(mapping: Any, kind: Any) -> Any:
     try:
         found = mapping[kind]
@@ -73,12 +108,19 @@ def _takes(model: Any, kind: Any) -> bool:
     return wanted is None or issubclass(kind, wanted) or not getattr(wanted, "sub_configs", None)
 
 
+def _module_of(kind: Any) -> Any:
+    """The modeling module beside a config class, or None."""
+    try:
+        return importlib.import_module(kind.__module__.replace("configuration_", "modeling_"))
+    except ImportError:
+        return None
+
+
 def _own_class(kind: Any, name: str | None) -> Any:
     from transformers import PreTrainedModel
 
-    try:
-        module = importlib.import_module(kind.__module__.replace("configuration_", "modeling_"))
-    except ImportError:
+    module = _module_of(kind)
+    if module is None:
         return None
     if name is not None:
         return getattr(module, name)

@@ -120,6 +120,8 @@ def _difference(row: Reading, own: Reading) -> str | None:
     for module in sorted(by_class.keys() | (by_row.keys() & set(own.family.stays))):
         if by_row.get(module) != by_class.get(module):
             return f"the rows of {module} move otherwise"
+    if own.family.backwards is not row.family.backwards:
+        return "it turns by the negative angle of the row's"
     if own.nope_layers != row.nope_layers:
         return f"it does not rotate in layers {sorted(own.nope_layers)}, the row in {sorted(row.nope_layers)}"
     if own.rotations and [r.scaling for r in own.rotations] != [r.scaling for r in row.rotations]:
@@ -160,7 +162,7 @@ def _reading(config: Mapping[str, Any], subject: OwnClass) -> Reading:
         str(config["model_type"]), first.pairing, (), tuple(dict.fromkeys((*first.stays, *second.stays))),
         f"no row for {config['model_type']}: read by the probe from class {kind.__name__} of {_module(kind)}",
         attention=first.name, pairing_key=_pairing_key(subject, first), nope=_nope(seen, values),
-        kinds=_kinds(values), may_lack=first.may_lack, probed=True,
+        kinds=_kinds(values), may_lack=first.may_lack, backwards=first.rotated[0].backwards, probed=True,
     )  # fmt: skip
     wanted = (*COMPLETED, family.pairing_key, family.nope and family.nope.flags)
     text = {**config, **{k: values[k] for k in wanted if k and config.get(k) is None and values.get(k) is not None}}

@@ -110,20 +110,24 @@ def _candidates(config: Mapping[str, Any]) -> Iterator[GeometryKeys]:
     head_dims = [names for names in HEAD_DIM_KEYS if len(there(names)) == len(names)]
     rotaries = [(), *((name,) for name in there(ROTARY_KEYS))]
     latents = [None, *there(("kv_lora_rank",))]
+    value = "v_head_dim" if latents[1:] and there(("v_head_dim",)) else None
     length = next(iter(there(LENGTH_KEYS)), "max_position_embeddings")
     for heads, kv_heads, hidden, head_dim, rotary, latent, at_end, in_block in product(
         there(HEAD_KEYS), [*there(KV_KEYS), None], there(WIDTH_KEYS), head_dims, rotaries, latents,
         (False, True), (False, True),
     ):  # fmt: skip
-        yield GeometryKeys(heads, kv_heads, hidden, head_dim, rotary, latent, length, at_end, in_block)
+        yield GeometryKeys(
+            heads, kv_heads, hidden, head_dim, rotary, latent, value, length,
+            rope_at_end=at_end, share_in_block=in_block,
+        )  # fmt: skip
 
 
 def _projection(name: str, feeds: str, sights: Sequence[Sight], geometries: Sequence[Geometry]) -> list[Moved]:
     """The shortest rows in the grammar that fit a projection: one, none, or several of which none is simpler."""
     spans = [sight.projections[name] for sight in sights]
     for counts in COUNTS:
-        for latent in (False, True):
-            tokens = [_tokens(s, g, latent) for s, g in zip(spans, geometries[:2], strict=True)]
+        for kept in (Part.PLAIN, Part.VALUE, Part.LATENT):
+            tokens = [_tokens(s, g, kept) for s, g in zip(spans, geometries[:2], strict=True)]
             if None in tokens:
                 continue
             rows = _Parser(counts, geometries).shortest(tokens[0] or (), tokens[1] or ())
@@ -142,17 +146,15 @@ def _norm(name: str, feeds: str, sights: Sequence[Sight], geometries: Sequence[G
     return []
 
 
-def _tokens(spans: Sequence[Span], geometry: Geometry, latent: bool) -> Tokens | None:
-    """Spans as parts of the grammar; None where one is no part of this geometry."""
+def _tokens(spans: Sequence[Span], geometry: Geometry, kept: Part) -> Tokens | None:
+    """Spans as parts of the grammar, rows that stay as so many of ``kept``; None where that does not come out."""
+    rows = {Part.PLAIN: geometry.head_dim, Part.VALUE: geometry.value_dim, Part.LATENT: geometry.latent_dim}[kept]
     found: list[Part] = []
     for span in _joined(spans):
         if isinstance(span, Keep):
-            if latent and span.rows == geometry.latent_dim:
-                found.append(Part.LATENT)
-            elif span.rows % geometry.head_dim == 0:
-                found += [Part.PLAIN] * (span.rows // geometry.head_dim)
-            else:
+            if not rows or span.rows % rows:
                 return None
+            found += [kept] * (span.rows // rows)
         elif span == Head(geometry.head_dim, geometry.rope_start, geometry.rotary_dim):
             found.append(Part.ROTARY)
         elif span == Head(geometry.rotary_dim, 0, geometry.rotary_dim):

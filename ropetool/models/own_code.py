@@ -44,18 +44,14 @@ def _code(path: Path) -> str:
     return digest.hexdigest()
 
 
-def loader_of(path: Path, *, trust_remote_code: bool) -> Any:
-    """What has ``from_pretrained`` for a checkpoint: its own class where it brings one, else transformers' choice.
+def own_class(path: Path) -> Any:
+    """The class that a checkpoint brings along, None if it brings none.
 
-    Its own class is taken from its own files: the Auto classes keep what they once loaded for a config class, and would
-    give a second checkpoint with the same config code the first one's model code.
+    It is taken from the checkpoint's own files: the Auto classes keep what they once loaded for a config class, and
+    would give a second checkpoint with the same config code the first one's model code.
     """
-    import transformers
-
     auto_map = read_config(path).get("auto_map")
-    if not trust_remote_code or not has_model(auto_map):
-        return transformers.AutoModelForCausalLM
-    return class_of(path, auto_map, None)
+    return class_of(path, auto_map, None) if has_model(auto_map) else None
 
 
 def is_known(model_type: str) -> bool:

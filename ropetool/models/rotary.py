@@ -23,7 +23,8 @@ class Rotary:
     """How q and k are rotated: layout, frequencies, and where in the head the rotary span lies (in rows).
 
     ``live_inv_freq`` [R/2] is the model's own buffer, where it was checked against ``scaling``: with it, angles round
-    exactly as the class rounds them, so that a comparison shows the layout and not the rounding.
+    exactly as the class rounds them, so that a comparison shows the layout and not the rounding. ``backwards``: pairs
+    turn by the negative angle (NanoChat).
     """
 
     pairing: Pairing
@@ -31,6 +32,7 @@ class Rotary:
     rope_start: int
     rotary_dim: int
     live_inv_freq: Tensor | None = None
+    backwards: bool = False
 
     def cos_sin(self, positions_T: Tensor) -> tuple[Tensor, Tensor]:
         """cos and sin of each pair's angle times the attention factor: two tensors [T, R/2].
@@ -49,6 +51,7 @@ class Rotary:
     def rotate(self, x_BHTD: Tensor, positions_T: Tensor) -> Tensor:
         """Rotate every pair of the rotary span; the other slots of the head stay."""
         cos, sin = (table.to(x_BHTD) for table in self.cos_sin(positions_T))
+        sin = -sin if self.backwards else sin
         stop = self.rope_start + self.rotary_dim
         before, x, after = x_BHTD[..., : self.rope_start], x_BHTD[..., self.rope_start : stop], x_BHTD[..., stop:]
         return torch.cat((before, rotate_pairs(x, cos, sin, self.pairing), after), dim=-1)

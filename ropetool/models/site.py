@@ -39,8 +39,8 @@ def site_of(report: ProbeReport, model: Any) -> SeenSite | None:
     rotated = tuple(a for a in report.attentions if a.pairing is not None)
     if not rotated:
         return None
-    if len(report.pairings) > 1:
-        raise Unreadable("some of its layers turn adjacent rows and some the two halves")
+    if len({(a.pairing, a.backwards) for a in rotated}) > 1:
+        raise Unreadable("its layers do not turn alike: some other rows together, or by the negative angle")
     tensors = {**dict(model.named_parameters(remove_duplicate=False)), **dict(model.named_buffers())}
     names = {_place(attention, path, tensors) for attention in rotated for path in attention.paths}
     if len(names) > 1:
@@ -115,8 +115,6 @@ def _check_alike(same: Iterable[AttentionReport], projections: Mapping[str, tupl
                 )
         if attention.value_rotated:
             raise Unreadable("v is rotated too")
-        if attention.backwards:
-            raise Unreadable("its pairs turn by the negative angle, which no row of the table says")
 
 
 def _check_weights(

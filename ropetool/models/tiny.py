@@ -18,17 +18,9 @@ from typing import Any
 
 import torch
 
-from ropetool.models.catalog import config_class, config_names, default_config, model_class, quiet
-from ropetool.models.tiny_cases import (
-    HEAD_DIM,
-    HEADS,
-    OTHER_SIZES,
-    SECTIONS,
-    SIZES,
-    SPECIAL,
-    WIDTH_KEYS,
-    default_inputs,
-)
+from ropetool.models.capture import TOKENS
+from ropetool.models.catalog import config_class, config_names, default_config, inputs_of, model_class, quiet
+from ropetool.models.tiny_cases import HEAD_DIM, HEADS, OTHER_SIZES, SECTIONS, SIZES, SPECIAL, WIDTH_KEYS
 
 ROTARY_KEYS = (
     "rope_parameters", "rope_theta", "rotary_dim", "rotary_value", "rotary_pct", "rotary_emb_base",
@@ -243,8 +235,7 @@ def build_like(config: Any, kind: Any = None, seed: int = 0, sizes: Mapping[str,
     Raises `CannotBuild` with the reason.
     """
     kind = kind or model_class(config.model_type)
-    special = SPECIAL.get(config.model_type)
-    make = special.inputs if special and special.inputs else default_inputs
+    make = inputs_of(config.model_type)
     with quiet(), torch.random.fork_rng(devices=[]):
         values = _shrunk(config, sizes)
         first: CannotBuild | None = None
@@ -287,13 +278,12 @@ def _build(model_type: str, values: Mapping[str, Any], seed: int) -> Built:
     kind = model_class(model_type)
     if kind is None:
         raise CannotBuild("transformers has no model class for this config")
-    special = SPECIAL.get(model_type)
-    make = special.inputs if special and special.inputs else default_inputs
+    make = inputs_of(model_type)
     return _random_model(kind, lambda: tiny_config(model_type, values), make, seed)
 
 
 def _random_model(
-    kind: Any, make_config: Callable[[], Any], make_inputs: Callable[[Any, int], dict[str, Any]], seed: int
+    kind: Any, make_config: Callable[[], Any], make_inputs: Callable[[Any, torch.Tensor], dict[str, Any]], seed: int
 ) -> Built:
     torch.manual_seed(seed)
     step = "no tiny config"
@@ -306,13 +296,18 @@ def _random_model(
         randomise(model)
         step = "the tiny model does not run"
         with torch.no_grad():
-            model(**make_inputs(model, 2))
+            model(**make_inputs(model, _ids(2)))
     except CannotBuild:
         raise
     except Exception as error:  # any model's code; the reason is kept and listed
         words = " ".join(str(error).split())[:200]
         raise CannotBuild(f"{step}: {type(error).__name__}: {words}") from error
-    return Built(model, lambda batch: make_inputs(model, batch), config)
+    return Built(model, lambda batch: make_inputs(model, _ids(batch)), config)
+
+
+def _ids(batch: int) -> torch.Tensor:
+    ids = torch.randint(2, 60, (1, TOKENS), generator=torch.Generator().manual_seed(0))
+    return ids.expand(batch, -1).contiguous()
 
 
 def _variants(values: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
@@ -333,10 +328,12 @@ def _check_size(model: Any) -> None:
 
 
 def randomise(model: Any) -> None:
-    """Random biases, and norm weights around 1 that are all different."""
+    """Random biases, norm weights around 1 that are all different, and nothing that is all zero."""
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if name.endswith("bias"):
                 parameter.normal_(0.0, 0.5)
             elif "norm" in name.lower() and name.endswith("weight") and parameter.dim() <= 2:
                 parameter.uniform_(0.5, 1.5)
+            elif not parameter.any():
+                parameter.normal_(0.0, 0.05)

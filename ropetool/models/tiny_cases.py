@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
+from torch import Tensor
 
-from ropetool.models.capture import ENCODER_TOKENS, TOKENS
+from ropetool.models.inputs import (
+    codes,
+    conditioned_inputs,
+    dia_inputs,
+    embedded_inputs,
+    encoder_inputs,
+    image_inputs,
+    patch_inputs,
+)
 
 HIDDEN, HEADS, KV_HEADS, HEAD_DIM, VOCAB = 96, 8, 2, 16, 64
 WIDTH_KEYS = ("hidden_size", "n_embd", "d_model", "embedding_size", "lru_width")
@@ -52,45 +59,7 @@ class Special:
 
     values: Mapping[str, Any] = field(default_factory=dict)
     class_name: str | None = None
-    inputs: Callable[[Any, int], dict[str, Any]] | None = None
-
-
-def _ids(batch: int) -> torch.Tensor:
-    return torch.randint(2, 60, (1, TOKENS), generator=torch.Generator().manual_seed(0)).expand(batch, -1).contiguous()
-
-
-def default_inputs(model: Any, batch: int) -> dict[str, Any]:
-    """Token ids, the same for every sample, without a cache."""
-    parameters = inspect.signature(model.forward).parameters
-    values: dict[str, Any] = {"input_ids": _ids(batch)}
-    if "use_cache" in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
-        values["use_cache"] = False
-    return values
-
-
-def _random(batch: int, *shape: int) -> torch.Tensor:
-    x = torch.randn(1, *shape, generator=torch.Generator().manual_seed(1))
-    return x.expand(batch, *shape).contiguous()
-
-
-def encoder_inputs(model: Any, batch: int) -> dict[str, Any]:
-    """Token ids and a random encoder output, for cross attention."""
-    config = model.config
-    width = getattr(config, "cross_hidden_size", None) or config.hidden_size
-    width = config.encoder_config.hidden_size if hasattr(config, "encoder_config") else width
-    return default_inputs(model, batch) | {"encoder_hidden_states": _random(batch, ENCODER_TOKENS, width)}
-
-
-def embedded_inputs(model: Any, batch: int) -> dict[str, Any]:
-    """Embeddings instead of token ids."""
-    return {"inputs_embeds": _random(batch, TOKENS, model.config.hidden_size), "use_cache": False}
-
-
-def _codes(channels: Callable[[Any], int]) -> Callable[[Any, int], dict[str, Any]]:
-    def inputs(model: Any, batch: int) -> dict[str, Any]:
-        return {"input_ids": _ids(batch)[:, :, None].expand(-1, -1, channels(model.config)), "use_cache": False}
-
-    return inputs
+    inputs: Callable[[Any, Tensor], dict[str, Any]] | None = None
 
 
 SECTIONS = frozenset(
@@ -100,20 +69,6 @@ SECTIONS = frozenset(
     }
 )  # fmt: skip
 """Types whose modeling code falls back to sections for the full-size head if the rope block names none."""
-
-
-def patch_inputs(model: Any, batch: int) -> dict[str, Any]:
-    """BLT's local models: one patch for each token."""
-    ids = torch.arange(TOKENS).expand(batch, -1)
-    width = model.config.hidden_size_global if hasattr(model.config, "hidden_size_global") else model.config.hidden_size
-    return {
-        "input_ids": _ids(batch),
-        "inputs_embeds": _random(batch, TOKENS, model.config.hidden_size),
-        "patch_embeds": _random(batch, TOKENS, width),
-        "num_patches": TOKENS,
-        "patch_ids": ids,
-        "use_cache": False,
-    }
 
 
 _DEFAULT_ROPE = {"rope_type": "default", "rope_theta": 10000.0}
@@ -131,7 +86,7 @@ SPECIAL: dict[str, Special] = {
             "rope_parameters": {"sliding_attention": _DEFAULT_ROPE, "full_attention": _DEFAULT_ROPE},
         }
     ),
-    "csm": Special(class_name="CsmBackboneModel", inputs=_codes(lambda c: c.num_codebooks)),
+    "csm": Special(class_name="CsmBackboneModel", inputs=codes(lambda c: c.num_codebooks)),
     "dbrx": Special(
         {
             "attn_config": {"kv_n_heads": 2, "clip_qkv": 8.0, "rope_theta": 10000.0},
@@ -143,7 +98,7 @@ SPECIAL: dict[str, Special] = {
         "compressed_sparse_attention": 1, "heavily_compressed_attention": 2}}),
     "dia_decoder": Special(
         {"cross_num_attention_heads": 8, "cross_num_key_value_heads": 8, "cross_head_dim": 16, "cross_hidden_size": 80},
-        inputs=lambda m, b: encoder_inputs(m, b) | _codes(lambda c: c.num_channels)(m, b),
+        inputs=dia_inputs,
     ),
     "diffusion_gemma_text": Special({"global_head_dim": 32, "num_experts": 4, "moe_intermediate_size": 16}),
     "dots3_note_text": Special(
@@ -173,19 +128,13 @@ SPECIAL: dict[str, Special] = {
         {"layer_types": ["linear_attention", "full_attention"], "position_embedding_type": "rope"}
     ),
     "hunyuan_vl_text": Special({"rope_parameters": {**_DEFAULT_ROPE, "mrope_section": [2, 2, 2, 2]}}),
-    "idefics": Special(
-        inputs=lambda m, b: default_inputs(m, b)
-        | {
-            "image_encoder_embeddings": _random(b, 1, ENCODER_TOKENS, m.config.vision_config.embed_dim),
-            "image_attention_mask": torch.ones(b, TOKENS, 1),
-        }
-    ),
+    "idefics": Special(inputs=image_inputs),
     "inkling2_text": Special({"unpadded_vocab_size": VOCAB}),
     "jetmoe": Special({"num_local_experts": 1, "num_experts_per_tok": 1, "kv_channels": HEAD_DIM,
                        "num_key_value_heads": 8}),
     "kyutai_speech_to_text": Special({"codebook_vocab_size": 64, "audio_pad_token_id": 5, "audio_bos_token_id": 6,
                                       "num_codebooks": 4, "vocab_size": VOCAB},
-                                     inputs=_codes(lambda c: c.num_codebooks + 1)),
+                                     inputs=codes(lambda c: c.num_codebooks + 1)),
     "longcat_flash": Special({"head_dim": 8}),
     "minimax_m3_vl_text": Special({"layer_types": ["full_attention", "minimax_m3_sparse"], "index_head_dim": 32}),
     "moonshine": Special(
@@ -193,7 +142,7 @@ SPECIAL: dict[str, Special] = {
          "decoder_num_key_value_heads": 8, "hidden_size": 256},
         class_name="MoonshineDecoder", inputs=encoder_inputs,
     ),
-    "moonshine_streaming": Special({"hidden_size": 256, "head_dim": 32, "num_key_value_heads": 2},
+    "moonshine_streaming": Special({"hidden_size": 320, "head_dim": 40, "num_key_value_heads": 2},
                                    class_name="MoonshineStreamingDecoder", inputs=encoder_inputs),
     "pocket_tts": Special({"flow_head_config": {"condition_dim": HIDDEN}}),
     "lfm2_moe": Special({"layer_types": ["conv", "full_attention"], "num_dense_layers": 1}),
@@ -208,9 +157,9 @@ SPECIAL: dict[str, Special] = {
                                class_name="T5GemmaDecoder", inputs=encoder_inputs),
     "t5gemma2_decoder": Special({"dropout_rate": 0.0}, inputs=encoder_inputs),
     "t5gemma2_text": Special({"dropout_rate": 0.0}),
-    "voxtral_realtime_text": Special(
-        inputs=lambda m, b: default_inputs(m, b) | {"t_cond": _random(b, 1, m.config.hidden_size)}
-    ),
+    # Its eager attention does not repeat keys.
+    "unlimited_ocr_text": Special({"num_key_value_heads": HEADS}),
+    "voxtral_realtime_text": Special(inputs=conditioned_inputs),
     "zamba2": Special({"use_mem_rope": True, "layers_block_type": ["linear_attention", "hybrid"], "chunk_size": 8}),
     "zaya": Special({"num_experts_per_tok": 1}),
 }  # fmt: skip

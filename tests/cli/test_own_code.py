@@ -111,13 +111,18 @@ def test_rows_fused_by_key_value_group(tmp_path: Path) -> None:
     }
 
 
+def test_pairs_that_turn_by_the_negative_angle(run, tmp_path: Path) -> None:
+    backwards = ("(-x[..., 1::2], x[..., 0::2])", "(x[..., 1::2], -x[..., 0::2])")
+    source = odd.write(tmp_path / "source", "grouped", backwards)
+    assert run("convert", source, tmp_path / "out", "--to", "half", TRUST, "--json").json["verified"]
+
+
 MIX = "q = q @ torch.linspace(-1, 1, self.head_dim**2).view(self.head_dim, -1).to(q)"
 SCALE = "self.num_key_value_groups", "self.scale = nn.Parameter(torch.ones(config.head_dim)); self.num_key_value_groups"
 UNREADABLE = {
     "q mixed after the projection": (((ROTATE, f"{ROTATE}; {MIX}"),), "several of its slots"),
     "a learned scale on q": ((SCALE, (ROTATE, f"{ROTATE}; q = q * self.scale")), "q or k depends on scale"),
     "v turned too": (((ROTATE, "q, k, v = (rotate(y, *cos_sin) for y in (q, k, v))"),), "v is rotated too"),
-    "turned backwards": ((("(-x[..., 1::2], x[..., 0::2])", "(x[..., 1::2], -x[..., 0::2])"),), "negative angle"),
     "rotates nothing": (((ROTATE, "pass"),), "no rotary position embedding"),
     "fails on import": (
         (("import torch\n", "import torch\nraise OSError('gone')\n"),),

@@ -17,10 +17,11 @@ from ropetool.checkpoint.folder import open_checkpoint
 from ropetool.errors import ConfigError
 from ropetool.families.family import Family, Moved
 from ropetool.families.geometry import CLASS_DEFAULT, Each, GeometryKeys, Part, read_geometry
+from ropetool.families.parts import CLASSES
 from ropetool.families.plan import claims
 from ropetool.families.reading import read_model
 from ropetool.families.schemes import scheme_of
-from ropetool.families.table import CLASSES, TABLE
+from ropetool.families.table import TABLE
 from ropetool.rope.pairing import Head, pairs
 from tests import tiny
 from tests.tiny import TINY

@@ -19,10 +19,16 @@ BLOCK = RopeBlock(ALL_LAYERS, {}, {})
 # A checkpoint that is neither of the two: no count or width of it is one of theirs.
 OWN = {
     "num_attention_heads": 28, "num_key_value_heads": 7, "hidden_size": 1000, "head_dim": 40, "kv_lora_rank": 100,
-    "qk_nope_head_dim": 24, "qk_rope_head_dim": 16, "partial_rotary_factor": 0.5, "rotary_dim": 16,
+    "qk_nope_head_dim": 24, "qk_rope_head_dim": 16, "v_head_dim": 36, "partial_rotary_factor": 0.5, "rotary_dim": 16,
 }  # fmt: skip
 HALF_OF_IT = {"partial_rotary_factor": 0.5}
-PATTERNS = {str(m.rows): (row, m) for row in TABLE.values() for m in row.moves if m.feeds}
+# Experts stacked in one weight are refused (`site`), so no pattern of theirs is looked for.
+PATTERNS = {
+    f"{row.model_type}.{m.module}": (row, m)
+    for row, m in {
+        m.rows: (row, m) for row in TABLE.values() for m in row.moves if m.feeds and not row.keys.experts
+    }.values()
+}
 
 
 def canonical(row: Any, sizes: dict[str, Any]) -> dict[str, Any]:
@@ -33,7 +39,7 @@ def canonical(row: Any, sizes: dict[str, Any]) -> dict[str, Any]:
     if len(keys.head_dim) == 0:
         config["hidden_size"] = config[keys.hidden] = 2 * sizes["head_dim"] * sizes["num_attention_heads"]
         config.pop("head_dim", None)
-    wanted = {keys.heads, keys.kv_heads, keys.hidden, *keys.head_dim, *keys.rotary, keys.latent}
+    wanted = {keys.heads, keys.kv_heads, keys.hidden, *keys.head_dim, *keys.rotary, keys.latent, keys.value}
     return {key: value for key, value in config.items() if key in wanted}
 
 
@@ -53,8 +59,10 @@ def test_every_pattern_of_the_table_is_found_again(name: str) -> None:
 
 
 def sight(config: dict[str, Any], rows: Any, norm: int = 0) -> Sight:
-    geometry = Geometry(config["num_attention_heads"], config["num_key_value_heads"], config["head_dim"], 0,
-                        config["head_dim"], 0, {})  # fmt: skip
+    geometry = Geometry(
+        heads=config["num_attention_heads"], kv_heads=config["num_key_value_heads"], head_dim=config["head_dim"],
+        rope_start=0, rotary_dim=config["head_dim"], latent_dim=0, value_dim=0, experts=0, class_defaults={},
+    )  # fmt: skip
     return Sight(config, BLOCK, {"p": geometry.spans(rows)}, {"n": norm} if norm else {})
 
 

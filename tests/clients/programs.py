@@ -1,0 +1,70 @@
+"""Each client as a function: a checkpoint and tokens in, its next-token log-probabilities [T, V] in float32 out."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import torch
+
+
+def transformers(checkpoint: Path, tokens: list[int]) -> torch.Tensor:
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32)
+    with torch.inference_mode():
+        return model(torch.tensor([tokens])).logits[0].log_softmax(-1)
+
+
+def torchtune(checkpoint: Path, tokens: list[int]) -> torch.Tensor:
+    """torchtune's Llama 3.2 (tied embeddings); its scaling of the frequencies by 1 is none."""
+    from torchtune.models.llama3_2 import llama3_2
+    from transformers import AutoConfig
+
+    config = AutoConfig.from_pretrained(checkpoint)
+    model = llama3_2(
+        vocab_size=config.vocab_size,
+        num_layers=config.num_hidden_layers,
+        num_heads=config.num_attention_heads,
+        num_kv_heads=config.num_key_value_heads,
+        embed_dim=config.hidden_size,
+        max_seq_len=len(tokens),
+        rope_base=config.rope_parameters["rope_theta"],
+        intermediate_dim=config.intermediate_size,
+        norm_eps=config.rms_norm_eps,
+        scale_factor=1,
+    ).eval()
+    model.load_state_dict(torchtune_names(checkpoint))
+    with torch.inference_mode():
+        return model(torch.tensor([tokens]))[0].log_softmax(-1)
+
+
+def torchtune_names(checkpoint: Path) -> dict[str, torch.Tensor]:
+    """The tensors as they are, under torchtune's names; its `hf_to_tune` would permute them, too."""
+    from safetensors.torch import load_file
+    from torchtune.models.convert_weights import _FROM_HF, get_mapped_key
+
+    tensors = load_file(checkpoint / "model.safetensors")
+    return {get_mapped_key(name, _FROM_HF): tensor for name, tensor in tensors.items()}
+
+
+def mlx_lm(checkpoint: Path, tokens: list[int]) -> torch.Tensor:
+    import mlx.core as mx
+    import numpy as np
+    from mlx_lm import load
+
+    model, _ = load(str(checkpoint), lazy=True)
+    model.set_dtype(mx.float32)
+    return torch.tensor(np.array(model(mx.array([tokens]))[0])).log_softmax(-1)
+
+
+def ctranslate2(checkpoint: Path, tokens: list[int]) -> torch.Tensor:
+    """Through its own converter. Computed in float32, where its 16-bit types need a processor that has them."""
+    import numpy as np
+    from ctranslate2 import Generator
+    from ctranslate2.converters import TransformersConverter
+
+    with tempfile.TemporaryDirectory(dir=checkpoint.parent) as directory:
+        TransformersConverter(str(checkpoint)).convert(directory, quantization="float32", force=True)
+        generator = Generator(directory, device="cpu", compute_type="float32", intra_threads=1)
+        return torch.tensor(np.array(generator.forward_batch([tokens], return_log_probs=True))[0])

@@ -1,0 +1,98 @@
+"""Real clients run a real trained model in the layout that each expects, and miss in the other."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from ropetool.checkpoint.bundled import TEXT, bundled
+from tests.clients import programs
+
+pytestmark = pytest.mark.clients
+
+TOKENS, CONTROL_TOKENS = 128, 32
+ALLOWED, WIDE = 1e-3, 1.0  # nats: the largest difference of a log-probability
+
+Program = Callable[[Path, list[int]], torch.Tensor]
+RIGHT: tuple[tuple[Program, str], ...] = (
+    (programs.torchtune, "interleaved"),
+    (programs.mlx_lm, "interleaved, rope_traditional true"),
+    (programs.mlx_lm, "half, rope_traditional false"),
+    (programs.ctranslate2, "half"),
+)
+WRONG: tuple[tuple[Program, str], ...] = (
+    (programs.transformers, "interleaved"),
+    (programs.torchtune, "half"),
+    (programs.mlx_lm, "interleaved, rope_traditional false"),
+    (programs.mlx_lm, "half, rope_traditional true"),
+    (programs.mlx_lm, "half"),  # config.json in the style of transformers 5: the base is not found
+    (programs.ctranslate2, "interleaved"),
+)
+MODULES = ("torchtune", "torchao", "mlx", "mlx_lm", "ctranslate2")
+
+
+def row(value: Program | str) -> str:
+    return value if isinstance(value, str) else value.__name__
+
+
+@pytest.fixture(scope="session", autouse=True)
+def installed() -> None:
+    absent = [module for module in MODULES if importlib.util.find_spec(module) is None]
+    if absent:
+        pytest.fail(
+            f"the tests marked clients need {', '.join(absent)}; `make test` installs them, "
+            f"or deselect the tests by -m 'not clients'"
+        )
+
+
+@pytest.fixture(scope="module")
+def tokens(smollm2) -> list[int]:
+    from transformers import AutoTokenizer
+
+    text = bundled(TEXT).read_text(encoding="utf-8")
+    return AutoTokenizer.from_pretrained(smollm2)(text[: 16 * TOKENS])["input_ids"][:TOKENS]
+
+
+@pytest.fixture(scope="module")
+def truth(smollm2, tokens) -> torch.Tensor:
+    """The log-probabilities of the original in transformers."""
+    assert len(tokens) == TOKENS
+    return programs.transformers(smollm2, tokens)
+
+
+def difference(log_probs: torch.Tensor, truth: torch.Tensor) -> float:
+    assert log_probs.dtype == truth.dtype == torch.float32
+    assert log_probs.shape == truth.shape
+    return float((log_probs - truth).abs().max())
+
+
+@pytest.mark.parametrize(("program", "name"), RIGHT, ids=row)
+def test_a_client_gives_the_log_probabilities_of_the_original(program, name, checkpoints, tokens, truth) -> None:
+    assert difference(program(checkpoints[name], tokens), truth) <= ALLOWED
+
+
+@pytest.mark.parametrize(("program", "name"), WRONG, ids=row)
+def test_the_wrong_layout_or_base_misses_by_a_wide_margin(program, name, checkpoints, tokens, truth) -> None:
+    assert difference(program(checkpoints[name], tokens[:CONTROL_TOKENS]), truth[:CONTROL_TOKENS]) > WIDE
+
+
+def test_the_conversion_is_the_permutation_that_torchtune_applies_on_import(smollm2, checkpoints) -> None:
+    """torchtune's own import of a Hugging Face Llama, from the original, against ropetool's conversion: bit by bit."""
+    from safetensors.torch import load_file
+    from torchtune.models.convert_weights import hf_to_tune
+    from transformers import AutoConfig
+
+    config = AutoConfig.from_pretrained(smollm2)
+    theirs = hf_to_tune(
+        load_file(smollm2 / "model.safetensors"),
+        config.num_attention_heads,
+        config.num_key_value_heads,
+        config.hidden_size,
+    )
+    ours = programs.torchtune_names(checkpoints["interleaved"])
+    assert ours.keys() == theirs.keys()
+    assert [name for name in ours if not torch.equal(ours[name], theirs[name])] == []
