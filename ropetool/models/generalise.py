@@ -126,13 +126,15 @@ def _projection(name: str, feeds: str, sights: Sequence[Sight], geometries: Sequ
     """The shortest rows in the grammar that fit a projection: one, none, or several of which none is simpler."""
     spans = [sight.projections[name] for sight in sights]
     for counts in COUNTS:
+        found: dict[tuple[Span, ...], tuple[Rows, ...]] = {}
         for kept in (Part.PLAIN, Part.VALUE, Part.LATENT):
             tokens = [_tokens(s, g, kept) for s, g in zip(spans, geometries[:2], strict=True)]
-            if None in tokens:
-                continue
-            rows = _Parser(counts, geometries).shortest(tokens[0] or (), tokens[1] or ())
-            if rows:
-                return [Moved(name, way, feeds) for way in rows]
+            if None not in tokens:
+                for rows in _Parser(counts, geometries).shortest(tokens[0] or (), tokens[1] or ()):
+                    found.setdefault(geometries[2].spans(rows), rows)
+        least = min(map(_size, found.values()), default=0)
+        if found:
+            return [Moved(name, rows, feeds) for rows in found.values() if _size(rows) == least]
     return []
 
 

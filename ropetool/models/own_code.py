@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from ropetool.checkpoint.folder import checkpoint_directory, read_config
-from ropetool.models.catalog import config_names, model_class, quiet
+from ropetool.models import catalog
+from ropetool.models.catalog import config_names, quiet
 from ropetool.models.rotations import Unreadable
 
 # In the order in which they are looked for: what gives logits first.
@@ -94,7 +95,7 @@ def class_of(path: Path, auto_map: Any, config: Any) -> Any:
 
 
 def _stock_class(config: Any) -> Any:
-    kind = model_class(config.model_type)
+    kind = catalog.class_of(config)
     if kind is None:
         raise Unreadable("transformers has no model class for its config")
     return kind
