@@ -26,6 +26,7 @@ from ropetool.families.decoder import with_text_keys
 from ropetool.families.lengths import to_json
 from ropetool.families.plan import Plan, plan_conversion
 from ropetool.families.reading import Reading, Warn
+from ropetool.families.twins import Choice, choose_twin, tokenizer_warnings
 from ropetool.models.understand import understand
 from ropetool.rope.pairing import Pairing
 
@@ -43,6 +44,7 @@ class Conversion:
     plan: Plan
     files: SideFiles
     destination: Path
+    written_as: Choice
     warnings: tuple[Warn, ...]
 
     @property
@@ -53,12 +55,13 @@ class Conversion:
 
 @dataclass(frozen=True)
 class Converted:
-    """What was (or, with a dry run, would be) done."""
+    """What was (or, with a dry run, would be) done. ``written_as`` is the twin's type, where the result is one's."""
 
     output: str
     source: str
     target: str
     model_type: str
+    written_as: str | None
     tensors: int
     bytes: int
     seconds: float
@@ -70,20 +73,24 @@ def plan(
     destination: Path,
     to: Pairing,
     declared: Pairing | None = None,
+    written_as: str | None = None,
     *,
     trust_remote_code: bool = False,
 ) -> Conversion:
     """Check everything and plan the conversion of ``source`` to layout ``to``.
 
-    ``declared`` overrides the layout that the config's witnesses give, except a marker that contradicts it. With
-    ``trust_remote_code``, code in the checkpoint is run to read it. Raises `RopetoolError` for anything that would make
-    the result inexact.
+    ``declared`` overrides the layout that the config's witnesses give, except a marker that contradicts it.
+    ``written_as`` is the type to write the result for: a twin's, or ``same``; None takes a twin where one can express
+    the model. With ``trust_remote_code``, code in the checkpoint is run to read it. Raises `RopetoolError` for anything
+    that would make the result inexact.
     """
     check_output(destination, source)
     checkpoint = open_checkpoint(source)
     reading = understand(source, checkpoint.config, trust_remote_code=trust_remote_code)
-    if reading.family.refusal:
-        raise UnsupportedError(f"{reading.model_type} cannot be converted: {reading.family.refusal}")
+    if reading.refusal:
+        raise UnsupportedError(
+            f"this {reading.model_type} cannot be converted: {reading.refusal}", reason=reading.refusal
+        )
     current = _current(reading, declared)
     if current is to:
         because = "you say so" if declared else reading.evidence[0].detail
@@ -92,7 +99,10 @@ def plan(
         )
     steps = plan_conversion(checkpoint, reading, current, to)
     files = side_files(checkpoint)
-    return Conversion(checkpoint, reading, steps, files, destination, _warnings(checkpoint, reading, files, to))
+    twin = written_as or ("same" if reading.family.probed else None)  # a twin is one by the table's rows
+    choice = choose_twin(checkpoint.config, reading, to, twin)
+    warnings = _warnings(checkpoint, reading, files, to, choice)
+    return Conversion(checkpoint, reading, steps, files, destination, choice, warnings)
 
 
 def _current(reading: Reading, declared: Pairing | None) -> Pairing:
@@ -111,7 +121,9 @@ def _class_after(reading: Reading, to: Pairing) -> Pairing:
     return to if reading.family.pairing_key else reading.class_pairing
 
 
-def _warnings(checkpoint: Checkpoint, reading: Reading, files: SideFiles, to: Pairing) -> tuple[Warn, ...]:
+def _warnings(
+    checkpoint: Checkpoint, reading: Reading, files: SideFiles, to: Pairing, choice: Choice
+) -> tuple[Warn, ...]:
     warnings = [warning for warning in reading.warnings if warning.code in _ABOUT_CODE]
     warnings += [
         Warn("left-behind", f"{path} was not copied: other weights, or a large file of unknown kind")
@@ -121,7 +133,10 @@ def _warnings(checkpoint: Checkpoint, reading: Reading, files: SideFiles, to: Pa
         Warn("stale-copy", f"{name} also lies in {shard.path.name}, unmapped; that copy is permuted alike")
         for shard, name in checkpoint.stale_copies
     ]
-    if _class_after(reading, to) is not to:
+    warnings += choice.warnings
+    if choice.config is not None:
+        warnings += tokenizer_warnings(checkpoint.directory, reading.model_type, choice.model_type)
+    elif _class_after(reading, to) is not to:
         warnings.append(
             Warn(
                 "class-rotates-other-layout",
@@ -182,7 +197,8 @@ def _result(conversion: Conversion, seconds: float) -> Converted:
         output=str(conversion.destination),
         source=steps.source.value,
         target=steps.target.value,
-        model_type=conversion.reading.model_type,
+        model_type=conversion.written_as.model_type,
+        written_as=conversion.written_as.model_type if conversion.written_as.config else None,
         tensors=len(steps.moves),
         bytes=steps.size_bytes,
         seconds=seconds,
@@ -193,7 +209,8 @@ def _result(conversion: Conversion, seconds: float) -> Converted:
 def _write_config(conversion: Conversion, stage: Path) -> None:
     """The config with the marker, and with the key that the class obeys where it has one."""
     target = conversion.plan.target
-    config = with_marker(conversion.checkpoint.config, version=__version__, pairing=target.value)
+    written = conversion.written_as.config or conversion.checkpoint.config
+    config = with_marker(written, version=__version__, pairing=target.value)
     key = conversion.reading.family.pairing_key
     if key is not None:
         config = with_text_keys(config, conversion.reading.decoder.path, **{key: target is Pairing.INTERLEAVED})

@@ -15,6 +15,7 @@
     ├── UnsupportedError           understood, and refused
     │   ├── UnknownFamilyError     a model type outside the table
     │   ├── NoRotaryError          the model has no rotary embedding
+    │   ├── TwinError              a class of the other layout that cannot express this model
     │   └── MethodError            a scaling method that this model or checkpoint cannot take
     ├── AlreadyConvertedError      the checkpoint has the wanted layout
     ├── NotVerifiedError           what was made did not pass its check (exit 1)
@@ -114,6 +115,12 @@ class NoRotaryError(UnsupportedError):
     """The model has no rotary position embedding."""
 
     code = "no-rope"
+
+
+class TwinError(UnsupportedError):
+    """A class of the other layout that cannot express this model; ``fields`` names the key."""
+
+    code = "no-twin"
 
 
 class MethodError(UnsupportedError):

@@ -13,7 +13,6 @@ from ropetool.checkpoint.config import ALL_LAYERS
 from ropetool.checkpoint.folder import Checkpoint, open_checkpoint
 from ropetool.errors import CheckpointError, UnsupportedError, UsageError
 from ropetool.families.buffers import saved_frequencies, stale_frequency_warnings
-from ropetool.families.lengths import OTHER_LENGTH_KEYS
 from ropetool.families.lineage import extension_fault
 from ropetool.families.plan import plan_conversion
 from ropetool.families.reading import Reading, Rotation
@@ -36,12 +35,6 @@ DEFAULT_TOKENS = 512
 # How far the negative control must miss, as a multiple of the tolerance, for the comparison to prove anything.
 CONTROL_MARGIN = 100.0
 BFLOAT16_CONTROL_MARGIN = 10.0
-# Keys of a config that no logit depends on, and those of the rotation, which has checks of its own.
-OUTSIDE_THE_LOGITS = {
-    *("ropetool", "transformers_version", "_name_or_path", "dtype", "torch_dtype", "architectures", "use_cache"),
-    *("rope_parameters", "rope_scaling", "rope_theta", "rotary_emb_base", "initializer_range", "auto_map"),
-    *("original_max_position_embeddings", "partial_rotary_factor", "id2label", "label2id", "rope_local_base_freq"),
-}
 SEED = 20260101
 # Float32 keeps a frequency to 1e-7, bfloat16 to 4e-3; classes compute theirs in float32, in a few steps.
 LIVE_TOLERANCE = 1e-5
@@ -123,7 +116,7 @@ def verify(
     if form_fault:
         return _without_forward_pass(side_b, relation, where, dtype, checks)
     ids = _token_ids(side_a, tokens, text)
-    first, second, control, frequency_checks = _forward_passes(side_a, side_b, relation, ids, where, dtype, talk)
+    first, second, control, stock, frequency_checks = _forward_passes(side_a, side_b, relation, ids, where, dtype, talk)
     checks += frequency_checks
     apart, control_apart = compare_logits(first, second), compare_logits(first, control)
     allowed = tolerance if tolerance is not None else derived_tolerance(first, dtype, side_a.reading)
@@ -131,6 +124,7 @@ def verify(
     control_fails = not control_apart.max_abs_diff <= margin * allowed
     proven = relation == "same" and all(check.passed for check in checks)
     checks += _logit_checks(apart, allowed, len(ids))
+    checks += _stock_checks(side_a, side_b, first, stock, allowed)
     checks.append(_control_check(control_apart, side_b.reading.pairing, control_fails, proven))
     return Verification(
         passed=all(check.passed for check in checks),
@@ -167,7 +161,7 @@ def _side(path: Path, trust_remote_code: bool) -> Side:
     checkpoint = open_checkpoint(path)
     reading = understand(path, checkpoint.config, trust_remote_code=trust_remote_code)
     if not reading.rotations:
-        raise UnsupportedError(f"{path} cannot be verified: {reading.family.refusal}", path=str(path))
+        raise UnsupportedError(f"{path} cannot be verified: {reading.refusal}", path=str(path))
     return Side(path, checkpoint, reading, trust_remote_code)
 
 
@@ -235,20 +229,14 @@ def _form_fault(a: Side, b: Side) -> str | None:
 
 def _config_checks(a: Side, b: Side, relation: str) -> Iterator[Check]:
     """Everything in the configs but what the relation is about is the same; an extension is one of the first."""
-    from ropetool.models.run import live_config
+    from ropetool.models.meaning import config_fault
 
-    length = {a.reading.family.keys.length} if relation == "extended" else set()
-    left, right = (live_config(s.path, trust_remote_code=s.trust_remote_code) for s in (a, b))
-    ignored = {*OUTSIDE_THE_LOGITS, *OTHER_LENGTH_KEYS, *length, a.reading.family.pairing_key}
-    differing = [
-        key
-        for key in sorted(left.keys() | right.keys())
-        if key not in ignored
-        and not key.endswith(("_token_id", "_dropout", "_pdrop"))
-        and left.get(key) != right.get(key)
-    ]
-    detail = "; ".join(f"{k} is {left.get(k)!r} in one and {right.get(k)!r} in the other" for k in differing[:3])
-    yield Check("configs", not differing, detail or "the configs mean the same but for what verify is about")
+    ignored = [a.reading.family.pairing_key, a.reading.family.keys.length if relation == "extended" else None]
+    configs = a.checkpoint.config, b.checkpoint.config
+    fault = config_fault(
+        (a.path, b.path), configs, a.reading, b.reading, *filter(None, ignored), trust_remote_code=a.trust_remote_code
+    )
+    yield Check("configs", fault is None, fault or "the configs mean the same but for what verify is about")
     if relation == "extended":
         fault = extension_fault(a.reading, b.reading)
         detail = fault or "the second config is an extension of the first: same base and trained length underneath"
@@ -293,8 +281,8 @@ def _rotaries(reading: Reading, pairing: Pairing) -> dict[str, Rotary]:
 
 def _forward_passes(
     a: Side, b: Side, relation: str, ids: Tensor, where: Any, dtype: DType, talk: Talk
-) -> tuple[Tensor, Tensor, Tensor, list[Check]]:
-    """Three logit tables: the yardstick, the checkpoint under test, and the negative control.
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None, list[Check]]:
+    """Logit tables: the yardstick, the checkpoint under test, the negative control, and B in its own class for a twin.
 
     The yardstick is A in its own class where that is right, and B runs by the reference rotation in B's layout. An
     extension changes logits by design, so there the yardstick is B in its own class, with its live frequencies; where
@@ -322,8 +310,10 @@ def _forward_passes(
     else:
         talk(f"forward pass of {b.path}, {b.reading.pairing.value} by the reference rotation")
         second = _by_reference(runner, b, rotation, ids, b.reading.pairing)
+    twins = b.reading.model_type != a.reading.model_type and a.stock_is_right and b.stock_is_right and not extended
+    stock = logits(runner, ids) if twins else None
     talk(f"negative control: {b.path} as {b.reading.pairing.other.value}")
-    return first, second, _by_reference(runner, b, rotation, ids, b.reading.pairing.other), checks
+    return first, second, _by_reference(runner, b, rotation, ids, b.reading.pairing.other), stock, checks
 
 
 def _by_reference(runner: Runner, side: Side, rotation: Side, ids: Tensor, pairing: Pairing) -> Tensor:
@@ -332,7 +322,8 @@ def _by_reference(runner: Runner, side: Side, rotation: Side, ids: Tensor, pairi
 
     rotaries = _rotaries(rotation.reading, pairing)
     live = _scalings(rotation) == _scalings(side)
-    with reference_rotation(runner, rotaries, side.reading.nope_layers, live=live):
+    learned = side.reading.family.learned
+    with reference_rotation(runner, rotaries, side.reading.nope_layers, live=live, learned=learned):
         return logits(runner, ids)
 
 
@@ -353,6 +344,11 @@ def _frequency_checks(runner: Runner, a: Side, b: Side, *, extended: bool) -> It
         detail = "the class keeps no frequencies in a buffer; its table shows in the logits alone"
         yield Check("frequencies-live", True, detail)
         return
+    if b.reading.family.learned:
+        yield Check(
+            "frequencies-live", True, "the weights hold a learned factor for every frequency; the config does not"
+        )
+        return
     apart = max(_relative_distance(live_of(live, kind), frequencies) for kind, frequencies in planned.items())
     yield Check(
         "frequencies-live",
@@ -368,9 +364,13 @@ def _frequency_checks(runner: Runner, a: Side, b: Side, *, extended: bool) -> It
 
 
 def _relative_distance(live: Tensor | None, planned: Tensor) -> float:
-    """The largest relative difference over the pairs; pairs that never turn must do so in both."""
+    """The largest relative difference over the pairs; pairs that never turn must do so in both.
+
+    In order of size: where a class keeps them in another order, only the logits can tell whether it is the right one.
+    """
     if live is None or live.shape != planned.shape:
         return math.inf
+    live, planned = live.sort().values, planned.sort().values
     still = planned == 0
     if bool((live[still] != 0).any()):
         return math.inf
@@ -384,6 +384,17 @@ def _logit_checks(apart: Difference, allowed: float, tokens: int) -> Iterator[Ch
         apart.max_abs_diff <= allowed,
         f"over {tokens} positions the largest difference is {apart.max_abs_diff:.2e}; {allowed:.2e} is allowed",
     )
+
+
+def _stock_checks(a: Side, b: Side, first: Tensor, stock: Tensor | None, allowed: float) -> Iterator[Check]:
+    """The second as plain transformers runs it: for a checkpoint that was written for a twin of the first's class."""
+    from ropetool.models.logits import compare_logits
+
+    if stock is None:
+        return
+    apart = compare_logits(first, stock).max_abs_diff
+    detail = f"the stock class of {a.reading.model_type} and that of {b.reading.model_type} are {apart:.2e} apart"
+    yield Check("stock-classes", apart <= allowed, detail)
 
 
 def _control_check(control: Difference, pairing: Pairing, fails: bool, proven: bool) -> Check:

@@ -95,7 +95,12 @@ def config_of(name: str, **changes: Any) -> Any:
 
 def model_of(name: str, *, seed: int = 11, **changes: Any) -> torch.nn.Module:
     """A tiny model with every parameter random: no bias is zero, no norm weight is one."""
-    model = AutoModelForCausalLM.from_config(config_of(name, **changes), attn_implementation="eager")
+    return random_model(config_of(name, **changes), seed)
+
+
+def random_model(config: Any, seed: int = 11) -> torch.nn.Module:
+    """The causal-LM class of a config with every parameter random."""
+    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager")
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for key, parameter in model.named_parameters():

@@ -20,6 +20,15 @@ From = Annotated[
     Pairing | None,
     typer.Option("--from", help="The layout that the weights have, where you know better than config.json."),
 ]
+As = Annotated[
+    str | None,
+    typer.Option(
+        "--as",
+        metavar="MODEL_TYPE|same",
+        help="The class to write the result for, one that rotates the new layout; by default one that can express this "
+        "model, if there is any. same: keep the type.",
+    ),
+]
 Verify = Annotated[bool, typer.Option("--verify", help="Prove the result by forward passes before it gets its name.")]
 Sync = Annotated[bool, typer.Option("--sync", help="Sync to disk, so that the result survives a power cut.")]
 
@@ -29,6 +38,7 @@ def convert(
     dst: Destination,
     to: To,
     from_: From = None,
+    as_: As = None,
     dry_run: DryRun = False,
     verify: Verify = False,
     sync: Sync = False,
@@ -43,7 +53,7 @@ def convert(
     from ropetool import convert as verb
 
     sink = Sink(json, quiet)
-    conversion = verb.plan(src, dst, to, from_, trust_remote_code=trust_remote_code)
+    conversion = verb.plan(src, dst, to, from_, as_, trust_remote_code=trust_remote_code)
     if dry_run:
         sink.result("converted", verb.preview(conversion), dry_run=True)
         return

@@ -110,7 +110,7 @@ class Site:
 class Family:
     """One row.
 
-    * ``moves``, ``stays``: the modules and parameters of the ``attention`` module whose rows move, and those that never do;
+    * ``moves``, ``stays``: the modules and parameters of the ``attention`` whose rows move, and those that never do;
     * ``keys``, ``defaults``: where the geometry is read, and what the class uses where config.json lacks the key;
     * ``pairing_key``: a config key that the class obeys; true means interleaved;
     * ``theta_keys``: the top-level names of the base, the one to write first; none: the class has it fixed;
@@ -118,10 +118,10 @@ class Family:
     * ``nope``: which layers the class does not rotate; ``kinds``: which types of layers have a rope block of their own;
     * ``within``: the part of the model that the row is about; ``others``: attention modules beside the main one;
     * ``towers``: modules that hold attention of another model (vision, audio), which is left alone;
-    * ``may_lack``: what a layer's attention may do without: ``k`` where it takes another layer's, ``qk`` where it may be
-      another kind of mixer; ``mixers``: layer types whose tensors under the same names are no attention;
+    * ``may_lack``: what a layer's attention may do without: ``k`` where it takes another layer's, ``qk`` where it may
+      be another kind of mixer; ``mixers``: layer types whose tensors under the same names are no attention;
     * ``needs``: conditions on the config; ``refusal``: why the type can be read, and not converted;
-    * ``backwards``: pairs turn by the negative angle;
+    * ``backwards``: pairs turn by the negative angle; ``learned``: every frequency has a factor among the weights;
     * ``twins``: types whose class is the same but for the layout, tensor names included;
     * ``probed``: the row is none of the table's, but was read from the class just now: what is made by it must be
       verified before anyone gets it.
@@ -149,6 +149,7 @@ class Family:
     needs: tuple[Needs, ...] = ()
     towers: frozenset[str] = frozenset()
     backwards: bool = False
+    learned: bool = False
     twins: tuple[str, ...] = ()
     probed: bool = False
 

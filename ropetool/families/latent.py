@@ -104,7 +104,7 @@ def rows() -> Iterator[Family]:
          Moved("wkv_a_with_mqa", (Part.LATENT, Part.ROTARY_ONLY), "k", loaded_as=("kv_a_proj_with_mqa",))),
         ("wkv_b", "kv_a_norm", "o_proj", "ssmax_scaling", "softmax_scaling"),
         f"{ADJACENT}, in the indexer too, but for some layers",
-        attention="attention", keys=MLA_KEYS, others=indexer(within="attention"), may_lack="k",
+        attention="attention", keys=MLA_KEYS, others=indexer(within="attention"), may_lack="k", learned=True,
         nope=Nope(flags="no_rope_layers", interval_key="no_rope_layer_interval", interval=4, unmoved=True),
     )  # fmt: skip
     yield from group(

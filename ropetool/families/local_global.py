@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ropetool.families.family import HALF, Family, Moved, Q
+from ropetool.families.family import HALF, Family, Moved, Needs, Q
 from ropetool.families.parts import (
     BLOCK_SHARE,
     FULL_NORMS,
@@ -20,6 +20,9 @@ FULL_THEN_SLIDING_V4 = {"full_attention": "rope_theta", "sliding_attention": "ro
 WIDER_GLOBAL_HEADS = {
     "full_attention": {"instead": {"head_dim": "global_head_dim", "num_key_value_heads": "num_global_key_value_heads"}}
 }
+KEY_IS_VALUE = (
+    "full-attention layers take v from the rows of k_proj, so its rows cannot move without the columns of o_proj"
+)
 LOCAL_AND_GLOBAL = f"{ROTATE_HALF}, another base in sliding layers"
 
 
@@ -39,9 +42,16 @@ def rows() -> Iterator[Family]:
         kinds=FULL_THEN_SLIDING_V4,
     )  # fmt: skip
     yield from group(
-        "gemma4_text gemma4_unified_text diffusion_gemma_text", HALF, SEPARATE + HEAD_NORMS, (*V_O, "v_norm"),
+        "gemma4_text gemma4_unified_text", HALF, SEPARATE + HEAD_NORMS, (*V_O, "v_norm"),
         f"{LOCAL_AND_GLOBAL}; full layers turn the first pairs of wider heads (proportional)", may_lack="k",
         kinds=FULL_THEN_SLIDING, kind_facts=WIDER_GLOBAL_HEADS, defaults={"global_head_dim": 512},
+        needs=(Needs("attention_k_eq_v", False, False, KEY_IS_VALUE),),
+    )  # fmt: skip
+    yield from group(
+        "diffusion_gemma_text", HALF, SEPARATE + HEAD_NORMS, (*V_O, "v_norm"),
+        f"{LOCAL_AND_GLOBAL}; full layers turn the first pairs of wider heads, and take v from k",
+        kinds=FULL_THEN_SLIDING, kind_facts=WIDER_GLOBAL_HEADS, defaults={"global_head_dim": 512},
+        refusal=KEY_IS_VALUE,
     )  # fmt: skip
     yield from group(
         "embedding_gemma2_text", HALF, SEPARATE + HEAD_NORMS, (*V_O, "v_norm"),

@@ -9,6 +9,7 @@ from typing import Any
 
 from ropetool.families.family import ONE_HEAD, PLAIN, ROTARY, Family, K, Kind, Moved, Q, V
 from ropetool.families.geometry import Each, GeometryKeys, Part, Rows
+from ropetool.families.twin_rows import twin_rows
 from ropetool.rope.pairing import Pairing
 
 CLASSES: Mapping[str, Mapping[str, Any]] = json.loads(Path(__file__).with_name("classes.json").read_text("utf-8"))
@@ -69,16 +70,6 @@ def _kinds(model_type: str, theta_keys: Mapping[str, str], facts: Mapping[str, M
     )
 
 
-# The same model but for the layout, with the same tensor names: [ran] loaded by stock code after a conversion.
-# mistral only without a sliding window, helium only where heads x head_dim is the hidden size.
-TWINS: Mapping[str, tuple[str, ...]] = {
-    "llama": ("ernie4_5", "helium"),
-    "mistral": ("ernie4_5",),
-    "ernie4_5": ("llama", "mistral"),
-    "helium": ("llama",),
-}
-
-
 def _keys_read(keys: GeometryKeys) -> set[str]:
     named = (keys.kv_heads, *keys.head_dim, *keys.rotary, keys.latent, keys.length, keys.experts, keys.heads)
     return {str(key) for key in named if key} | ({"partial_rotary_factor"} if keys.share_in_block else set())
@@ -108,6 +99,6 @@ def group(
             f"{module}/modeling_{module}.py: {what}",
             defaults={key: value for key, value in facts.items() if key in read} | own,
             kinds=_kinds(model_type, theta_keys, kind_facts),
-            twins=TWINS.get(model_type, ()),
+            twins=tuple(row.target for row in twin_rows(model_type)),
             **shared,
         )

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ropetool.checkpoint.config import BLOCKS, RopeBlock, count, marker
-from ropetool.errors import ConfigError, NoRotaryError, UnsupportedError
+from ropetool.errors import ConfigError, NoRotaryError
 from ropetool.families.decoder import Decoder, decoder_of
 from ropetool.families.family import Family, Kind, Nope, Site
 from ropetool.families.geometry import CLASS_DEFAULT, Geometry, read_geometry
@@ -73,6 +73,7 @@ class Reading:
     pairing: Pairing
     nope_layers: frozenset[int]
     still_layers: frozenset[int]
+    refusal: str
     evidence: tuple[Evidence, ...]
     warnings: tuple[Warn, ...]
 
@@ -98,7 +99,7 @@ def read_model(config: Mapping[str, Any]) -> Reading:
 def read_as(config: Mapping[str, Any], decoder: Decoder) -> Reading:
     """Understand a config through a row that need not be the table's; raises `ConfigError` for what cannot be."""
     family, text = decoder.family, decoder.text
-    _check_needs(text, family)
+    refusal = _refusal(text, family)
     blocks = blocks_of(text, family)
     _check_named_scaling(text, family)
     length = count(text, family.keys.length)
@@ -115,6 +116,8 @@ def read_as(config: Mapping[str, Any], decoder: Decoder) -> Reading:
     others = tuple(_at_site(site, family, rotations[0], length, text) for site in family.others)
     for rotation in rotations:  # a factor list of the wrong length shows here
         rotation.scaling.inv_freq(rotation.geometry.rotary_dim)
+    if refusal:
+        warnings.append(Warn("cannot-be-converted", refusal))
     if config.get("auto_map") and not family.probed:
         said = "config.json names code of its own (auto_map): what is said here is of the stock class of the same type"
         warnings.append(Warn("custom-code", said))
@@ -122,17 +125,23 @@ def read_as(config: Mapping[str, Any], decoder: Decoder) -> Reading:
     return Reading(
         str(config["model_type"]), family, text, decoder, geometry, layer_geometries(text, family, blocks), others,
         rotations, length, class_pairing, Pairing(evidence[0].says), nope_layers(text, family.nope),
-        _still_layers(text, family), evidence, tuple(warnings),
+        _still_layers(text, family), refusal, evidence, tuple(warnings),
     )  # fmt: skip
 
 
-def _check_needs(config: Mapping[str, Any], family: Family) -> None:
+def _refusal(config: Mapping[str, Any], family: Family) -> str:
+    """Why this checkpoint cannot be converted; empty where it can. Raises `NoRotaryError` where nothing rotates."""
     for needs in family.needs:
         value = config.get(needs.key, needs.default)
-        if value != needs.value:
-            kind = NoRotaryError if needs.scheme else UnsupportedError
-            where = f"{needs.key} is {value!r}" if needs.key in config else f"config.json has no {needs.key}"
-            raise kind(f"{where}: {needs.otherwise}", model_type=family.model_type, key=needs.key, scheme=needs.scheme)
+        if value == needs.value:
+            continue
+        said = f"{needs.key} is {value!r}" if needs.key in config else f"config.json has no {needs.key}"
+        if not needs.scheme:
+            return f"{said}: {needs.otherwise}"
+        raise NoRotaryError(
+            f"{said}: {needs.otherwise}", model_type=family.model_type, key=needs.key, scheme=needs.scheme
+        )
+    return family.refusal
 
 
 def _check_named_scaling(config: Mapping[str, Any], family: Family) -> None:
@@ -180,8 +189,11 @@ def _at_site(site: Site, family: Family, main: Rotation, length: int | None, con
         inner = site.module.rpartition(".")[2]
         return replace(main, layers=inner if inner == INDEXER else main.layers, geometry=geometry)
     section = config.get(site.section) or {}
-    own = _rotation(blocks_of(section, family)[0], family, None, length, section, [])
-    return replace(own, layers=site.within, geometry=geometry)
+    block = blocks_of(section, family)[0]
+    theta, source = _theta(block, family, None, section, [])
+    scaling = scaling_from_block(block.values, theta, length)
+    original = getattr(scaling, "original_length", length)
+    return Rotation(site.within, block, scaling, source, original, geometry)
 
 
 def _rotation(

@@ -104,8 +104,7 @@ def held_against_own_code(path: Path, config: Mapping[str, Any], reading: Readin
         return replace(reading, evidence=evidence, warnings=others)
     name = subject.kind.__name__
     said = f"the checkpoint's own class {name} is not what the table says of {reading.model_type}: {fault}"
-    family = replace(reading.family, refusal=said)
-    return replace(reading, family=family, warnings=(*others, Warn("custom-code-differs", said)))
+    return replace(reading, refusal=said, warnings=(*others, Warn("custom-code-differs", said)))
 
 
 def _difference(row: Reading, own: Reading) -> str | None:
@@ -279,4 +278,4 @@ def _without_numbers(known: Reading, fault: str) -> Reading:
     said = f"the numbers of its rotation are not known: {fault}"
     warnings = (*(w for w in known.warnings if w.code not in _ABOUT_NUMBERS), Warn("rope-unknown", said))
     refusal = f"{said}; so the result could not be verified"
-    return replace(known, family=replace(known.family, refusal=refusal), rotations=(), warnings=warnings)
+    return replace(known, refusal=refusal, rotations=(), warnings=warnings)

@@ -162,12 +162,14 @@ def reference_rotation(
     nope_layers: frozenset[int] = frozenset(),
     *,
     live: bool = False,
+    learned: bool = False,
 ) -> Iterator[None]:
     """Within the block the model rotates by ``rotaries`` instead of by its own code, and in ``nope_layers`` not at all.
 
     ``rotaries`` has one entry per kind of layer (a name of the config's ``layer_types``), or one for ``all``; indexers
     of sparse attention have one of their own, ``indexer``; the name of a part of the model counts before its kind.
-    With ``live`` they take the frequencies from the model's buffers. The model runs without a cache.
+    With ``live`` they take the frequencies from the model's buffers, where those are in the order of the pairs, and
+    with ``learned`` even where the config knows nothing of them. The model runs without a cache.
 
     Raises `UnsupportedError` for a class whose rotation cannot be replaced, or is not where the config says.
     """
@@ -179,12 +181,21 @@ def reference_rotation(
         )
     if live:
         buffers = live_frequencies(model)
-        rotaries = {kind: replace(rotary, live_inv_freq=live_of(buffers, kind)) for kind, rotary in rotaries.items()}
+        rotaries = {kind: _with_live(rotary, live_of(buffers, kind), learned) for kind, rotary in rotaries.items()}
     sites = survey(model, inputs_of(model.config.model_type, type(model)), _vocabulary(model))
     _refuse_unseen_indexers(model, sites)
     turnings = _turnings(model, sites, rotaries, nope_layers)
     with rotated_by_reference(model, turnings):
         yield
+
+
+def _with_live(rotary: Rotary, buffer: Tensor | None, learned: bool) -> Rotary:
+    """A class may keep its frequencies in another order (ERNIE 4.5 VL, by the axes of mRoPE): those are computed."""
+    computed = torch.from_numpy(rotary.scaling.inv_freq(rotary.rotary_dim))
+    same = buffer is not None and buffer.shape == computed.shape
+    if buffer is None or not (same and (learned or torch.allclose(buffer, computed, rtol=1e-4, atol=0))):
+        return rotary
+    return replace(rotary, live_inv_freq=buffer)
 
 
 def _refuse_unseen_indexers(model: nn.Module, sites: tuple[Site, ...]) -> None:

@@ -22,6 +22,8 @@ _TABLE_NAMES = re.compile("Rotary|RoPE|Rope|Sinusoidal")
 # A table made once, [positions, R]: GPT-J and CodeGen keep it under this name in the module that attends.
 _KEPT_TABLE = "embed_positions"
 _FACTOR, _FREQUENCIES = "attention_scaling", "inv_freq"
+# A parameter beside the frequencies that is the logarithm of a learned factor for each (Mistral Large 4).
+_LEARNED = "alpha"
 
 
 class _AtZero(TorchFunctionMode):
@@ -61,13 +63,19 @@ def live_frequencies(model: nn.Module) -> dict[str, Tensor]:
             if name.endswith(_FREQUENCIES) and not layers.endswith(("original", "long")):
                 part = path.rpartition(".")[0]
                 of_text = getattr(module, "config", None) is text
-                found.setdefault(layers or ALL_LAYERS, []).append((part, of_text, buffer.detach().cpu().double()))
+                found.setdefault(layers or ALL_LAYERS, []).append((part, of_text, _effective(module, buffer)))
     frequencies: dict[str, Tensor] = {}
     for layers, tables in found.items():
         same = all(torch.equal(tables[0][2], table) for _, _, table in tables)
         for part, of_text, table in tables:
             frequencies[layers if same or of_text else part] = table
     return frequencies
+
+
+def _effective(module: nn.Module, buffer: Tensor) -> Tensor:
+    learned = getattr(module, _LEARNED, None)
+    factor = learned.detach().cpu().float().exp() if isinstance(learned, Tensor) else 1.0
+    return (buffer.detach().cpu() * factor).double()
 
 
 def live_of(frequencies: Mapping[str, Tensor], kind: str) -> Tensor | None:

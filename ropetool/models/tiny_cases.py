@@ -123,7 +123,7 @@ SPECIAL: dict[str, Special] = {
     "gemma4_text": Special({"global_head_dim": 32}),
     "gemma4_unified_text": Special({"global_head_dim": 32}),
     "glm5_next_text": Special({"qk_rope_head_dim": 0, "index_topk": 16}),
-    "gradium_phonon_tts": Special({"flow_head_config": {"condition_dim": HIDDEN}}),
+    "gradium_phonon_tts": Special({"flow_head_config": {"condition_dim": HIDDEN}, "num_key_value_heads": HEADS}),
     "granitemoehybrid": Special(
         {"layer_types": ["linear_attention", "full_attention"], "position_embedding_type": "rope"}
     ),

@@ -55,6 +55,7 @@ def converted(result: Converted, *, dry_run: bool = False, verified: bool = Fals
         "from": result.source,
         "to": result.target,
         "model_type": result.model_type,
+        "written_as": result.written_as,
         "tensors": result.tensors,
         "bytes": result.bytes,
         "seconds": result.seconds,

@@ -90,6 +90,8 @@ def converted(result: Converted, *, dry_run: bool = False, verified: bool = Fals
         ("layout", f"{result.source} -> {result.target}"),
         ("moves" if dry_run else "moved", f"{result.tensors} tensors, {size(result.bytes)}"),
     ]
+    if result.written_as:
+        rows.append(("written as", f"{result.written_as}, whose stock class rotates {result.target}"))
     if not dry_run:
         rows.append(("time", f"{result.seconds:.2f} s"))
     if verified:

@@ -64,6 +64,23 @@ def test_convert(run, checkpoint, tmp_path: Path) -> None:
     assert done.json["seconds"] > 0
 
 
+def test_convert_for_another_class(run, checkpoint, tmp_path: Path) -> None:
+    source = checkpoint("ernie4_5")
+    twin = run("convert", source, tmp_path / "twin", "--to", "half", "--json").json
+    assert (twin["model_type"], twin["written_as"]) == ("llama", "llama")
+    assert twin["warnings"] == []
+    assert run("inspect", tmp_path / "twin", "--json").json["model_type"] == "llama"
+    same = run("convert", source, tmp_path / "same", "--to", "half", "--as", "same", "--json").json
+    assert (same["model_type"], same["written_as"]) == ("ernie4_5", None)
+    shown = run("convert", source, tmp_path / "shown", "--to", "half", "--as", "iquestcoder", "--dry-run").out
+    assert "written as" in shown
+    refused = run("convert", source, tmp_path / "x", "--to", "half", "--as", "mistral", "--json")
+    assert refused.code == 2
+    assert refused.json["error"]["code"] == "no-twin"
+    assert refused.json["error"]["key"] == "use_bias"
+    assert not (tmp_path / "x").exists()
+
+
 def test_extend(run, checkpoint, tmp_path: Path) -> None:
     options = ("--method", "yarn", "--to", "256", "--json")
     planned = run("extend", checkpoint("llama"), tmp_path / "out", *options, "--dry-run")
@@ -127,7 +144,7 @@ def test_warnings_reach_both_forms(run, own, tmp_path: Path) -> None:
     arguments = ("convert", source, tmp_path / "out", "--to", "interleaved", "--dry-run")
     assert "pytorch_model.bin was not copied" in run(*arguments).out.replace("\n", " ")
     codes = {w["code"] for w in run(*arguments, "--json").json["warnings"]}
-    assert codes == {"left-behind", "class-rotates-other-layout"}
+    assert codes == {"left-behind", "class-rotates-other-layout", "no-twin"}
 
 
 def test_a_result_is_never_infinity_or_nan(run, checkpoint) -> None:

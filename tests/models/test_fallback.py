@@ -67,7 +67,7 @@ def probed(source: Path, destination: Path, to: Pairing) -> Path:
 @pytest.mark.parametrize("name", ["qwen3", "phi3", "gpt_neox", "deepseek_v3"])
 def test_a_conversion_is_the_tables_byte_for_byte_and_goes_back(name: str, checkpoint, tmp_path, monkeypatch) -> None:
     source, pairing = checkpoint(name), TABLE[TINY[name].model_type].pairing
-    convert.apply(convert.plan(source, tmp_path / "by-table", pairing.other))
+    convert.apply(convert.plan(source, tmp_path / "by-table", pairing.other, None, "same"))
     removed(monkeypatch, name)
     there = probed(source, tmp_path / "there", pairing.other)
     back = probed(there, tmp_path / "back", pairing)

@@ -1,0 +1,64 @@
+"""Whether two config.json mean the same to the classes that read them; a twin's through its row."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ropetool.checkpoint.folder import CONFIG
+from ropetool.errors import TwinError
+from ropetool.families.lengths import OTHER_LENGTH_KEYS
+from ropetool.families.reading import Reading
+from ropetool.families.twin_rows import twin_row
+from ropetool.families.twins import twin_config
+from ropetool.models.run import live_config
+
+# Keys of a config that no logit depends on, and those of the rotation, which has checks of its own.
+OUTSIDE_THE_LOGITS = {
+    *("ropetool", "transformers_version", "_name_or_path", "dtype", "torch_dtype", "architectures", "use_cache"),
+    *("rope_parameters", "rope_scaling", "rope_theta", "rotary_emb_base", "initializer_range", "auto_map"),
+    *("original_max_position_embeddings", "partial_rotary_factor", "id2label", "label2id", "rope_local_base_freq"),
+}
+
+
+def config_fault(
+    paths: tuple[Path, Path],
+    configs: tuple[Mapping[str, Any], Mapping[str, Any]],
+    a: Reading,
+    b: Reading,
+    *ignored: str,
+    trust_remote_code: bool = False,
+) -> str | None:
+    """Where the second config means another model than the first, but for ``ignored`` keys; None where it does not.
+
+    For two types that are twins, the second must mean what the row makes of the first: a key that was lost on the way
+    is then the class's own default, and shows. Raises `CheckpointError` where a class cannot read its config.
+    """
+    row = twin_row(a.model_type, b.model_type)
+    try:
+        left = (
+            live_config(paths[0], trust_remote_code=trust_remote_code)
+            if row is None
+            else _live(twin_config(configs[0], a, row)[0])
+        )
+    except TwinError as error:
+        return error.message
+    right = live_config(paths[1], trust_remote_code=trust_remote_code)
+    skip = {*OUTSIDE_THE_LOGITS, *OTHER_LENGTH_KEYS, *ignored}
+    differing = [
+        key
+        for key in sorted(left.keys() | right.keys())
+        if key not in skip and not key.endswith(("_token_id", "_dropout", "_pdrop")) and left.get(key) != right.get(key)
+    ]
+    said = [f"{key} is {left.get(key)!r} in one and {right.get(key)!r} in the other" for key in differing[:3]]
+    return "; ".join(said) or None
+
+
+def _live(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A config as its class understands it, read from a file as any other."""
+    with tempfile.TemporaryDirectory() as directory:
+        (Path(directory) / CONFIG).write_text(json.dumps(config), encoding="utf-8")
+        return live_config(Path(directory))
