@@ -6,10 +6,13 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ropetool import __version__
+from ropetool.checkpoint.adapter import BASE_KEY, adapter_side_files, adapters_of, is_adapter, open_adapter
 from ropetool.checkpoint.config import with_marker
 from ropetool.checkpoint.folder import (
+    ADAPTER_CONFIG,
     CONFIG,
     Checkpoint,
     SideFiles,
@@ -20,8 +23,10 @@ from ropetool.checkpoint.folder import (
     side_files,
     staged,
 )
+from ropetool.checkpoint.pickled import pickled_files
 from ropetool.checkpoint.shards import copy_file, no_progress, patch_rows
 from ropetool.errors import AlreadyConvertedError, ConfigError, NotVerifiedError, UnsupportedError, UsageError
+from ropetool.families.adapter import Adapter, plan_adapter, read_adapter, written_config
 from ropetool.families.decoder import with_text_keys
 from ropetool.families.lengths import to_json
 from ropetool.families.plan import Plan, plan_conversion
@@ -29,6 +34,9 @@ from ropetool.families.reading import Reading, Warn
 from ropetool.families.twins import Choice, choose_twin, tokenizer_warnings
 from ropetool.models.understand import understand
 from ropetool.rope.pairing import Pairing
+
+if TYPE_CHECKING:
+    from ropetool.models.pickles import Pickled
 
 # What `apply` may be given to look at the result before it gets its name: true if it may have it.
 Check = Callable[[Path], bool]
@@ -46,6 +54,8 @@ class Conversion:
     destination: Path
     written_as: Choice
     warnings: tuple[Warn, ...]
+    adapter: Adapter | None = None
+    pickled: Pickled | None = None
 
     @property
     def total_bytes(self) -> int:
@@ -75,34 +85,91 @@ def plan(
     declared: Pairing | None = None,
     written_as: str | None = None,
     *,
+    base: Path | None = None,
     trust_remote_code: bool = False,
 ) -> Conversion:
-    """Check everything and plan the conversion of ``source`` to layout ``to``.
+    """Check everything and plan the conversion of ``source``, a checkpoint or an adapter, to layout ``to``.
 
     ``declared`` overrides the layout that the config's witnesses give, except a marker that contradicts it.
     ``written_as`` is the type to write the result for: a twin's, or ``same``; None takes a twin where one can express
-    the model. With ``trust_remote_code``, code in the checkpoint is run to read it. Raises `RopetoolError` for anything
-    that would make the result inexact.
+    the model. ``base`` is the model of an adapter that does not name it. With ``trust_remote_code``, code in the
+    checkpoint is run to read it. Raises `RopetoolError` for anything that would make the result inexact.
     """
     check_output(destination, source)
-    checkpoint = open_checkpoint(source)
+    pickled = _pickled(source)
+    if is_adapter(source):
+        return _plan_adapter(source, destination, to, declared, base, pickled)
+    if base is not None:
+        raise UsageError(f"--base is for an adapter, and {source} is a whole checkpoint; leave it out")
+    checkpoint = pickled.checkpoint if pickled else open_checkpoint(source)
     reading = understand(source, checkpoint.config, trust_remote_code=trust_remote_code)
+    _check_convertible(reading)
+    current = _current(reading, declared)
+    if current is to:
+        raise _already(source, to, "you say so" if declared else reading.evidence[0].detail)
+    steps = plan_conversion(checkpoint, reading, current, to)
+    files = _but_for(pickled, side_files(checkpoint))
+    twin = written_as or ("same" if reading.family.probed else None)  # a twin is one by the table's rows
+    choice = choose_twin(checkpoint.config, reading, to, twin)
+    warnings = (*(pickled.warnings if pickled else ()), *_warnings(checkpoint, reading, files, to, choice))
+    return Conversion(checkpoint, reading, steps, files, destination, choice, warnings, pickled=pickled)
+
+
+def _pickled(source: Path) -> Pickled | None:
+    """The checkpoint as it will be in safetensors, where it is not yet; torch is needed to read it."""
+    if not pickled_files(source):
+        return None
+    from ropetool.models.pickles import open_pickled
+
+    return open_pickled(source)
+
+
+def _but_for(pickled: Pickled | None, files: SideFiles) -> SideFiles:
+    """The side files, without the pickles that were read: those are not left behind."""
+    read = {file.name for file in pickled.files} if pickled else set()
+    return SideFiles(files.taken, tuple(path for path in files.left if str(path) not in read))
+
+
+def _check_convertible(reading: Reading) -> None:
     if reading.refusal:
         raise UnsupportedError(
             f"this {reading.model_type} cannot be converted: {reading.refusal}", reason=reading.refusal
         )
-    current = _current(reading, declared)
-    if current is to:
-        because = "you say so" if declared else reading.evidence[0].detail
-        raise AlreadyConvertedError(
-            f"{source} is {to.value} already ({because}); nothing to convert", pairing=to.value, evidence=because
+
+
+def _already(source: Path, to: Pairing, because: str) -> AlreadyConvertedError:
+    return AlreadyConvertedError(
+        f"{source} is {to.value} already ({because}); nothing to convert", pairing=to.value, evidence=because
+    )
+
+
+def _plan_adapter(
+    source: Path, destination: Path, to: Pairing, declared: Pairing | None, base: Path | None, pickled: Pickled | None
+) -> Conversion:
+    adapter = read_adapter(pickled.checkpoint if pickled else open_adapter(source), base, declared)
+    _check_convertible(adapter.reading)
+    if adapter.uncertain:
+        raise UsageError(
+            f"{adapter.base} was converted to {adapter.pairing.value} by ropetool, and the adapter does not say if "
+            f"it was trained before or after; give the layout of the adapter by --from",
+            base=str(adapter.base),
+            pairing=adapter.pairing.value,
         )
-    steps = plan_conversion(checkpoint, reading, current, to)
-    files = side_files(checkpoint)
-    twin = written_as or ("same" if reading.family.probed else None)  # a twin is one by the table's rows
-    choice = choose_twin(checkpoint.config, reading, to, twin)
-    warnings = _warnings(checkpoint, reading, files, to, choice)
-    return Conversion(checkpoint, reading, steps, files, destination, choice, warnings)
+    if adapter.pairing is to:
+        raise _already(source, to, adapter.evidence[0].detail)
+    steps, files = plan_adapter(adapter, to), adapter_side_files(adapter.checkpoint)
+    if not steps.moves:
+        raise UnsupportedError(f"nothing in {source} depends on the layout: use it as it is with either base")
+    if adapter.reading.pairing is to:
+        said = f"use the result with {adapter.base_name}, its base in the {to.value} layout, and with no other"
+    else:
+        said = (
+            f"use the result only with {adapter.base_name} converted to {to.value}: with the base as it is, it would "
+            f"be silently wrong. So that nothing loads that by itself, {BASE_KEY} is empty in the result"
+        )
+    warnings = (Warn("adapter-base", said), *(pickled.warnings if pickled else ()), *_left_behind(files))
+    own = Choice(adapter.reading.model_type, None)
+    return Conversion(adapter.checkpoint, adapter.reading, steps, files, destination, own, warnings, adapter, pickled)
 
 
 def _current(reading: Reading, declared: Pairing | None) -> Pairing:
@@ -121,13 +188,19 @@ def _class_after(reading: Reading, to: Pairing) -> Pairing:
     return to if reading.family.pairing_key else reading.class_pairing
 
 
+def _left_behind(files: SideFiles) -> tuple[Warn, ...]:
+    said = "was not copied: other weights, an adapter, or a large file of unknown kind"
+    return tuple(Warn("left-behind", f"{path} {said}") for path in files.left)
+
+
 def _warnings(
     checkpoint: Checkpoint, reading: Reading, files: SideFiles, to: Pairing, choice: Choice
 ) -> tuple[Warn, ...]:
     warnings = [warning for warning in reading.warnings if warning.code in _ABOUT_CODE]
+    warnings += _left_behind(files)
     warnings += [
-        Warn("left-behind", f"{path} was not copied: other weights, or a large file of unknown kind")
-        for path in files.left
+        Warn("adapter", f"{path} is an adapter of this model: on the result it is silently wrong; convert it as well")
+        for path in adapters_of(checkpoint)
     ]
     warnings += [
         Warn("stale-copy", f"{name} also lies in {shard.path.name}, unmapped; that copy is permuted alike")
@@ -173,10 +246,15 @@ def apply(
     with staged(conversion.destination, sync=sync) as stage:
         for shard in checkpoint.shards:
             target = stage / shard.path.name
-            copy_file(shard.path, target, progress)
+            if conversion.pickled:
+                conversion.pickled.write(shard, target, progress)
+            else:
+                copy_file(shard.path, target, progress)
             for move in steps.of_shard(shard):
                 patch_rows(target, move.tensor, move.permutation.index, move.permutation.blocks)
         copy_side_files(checkpoint, stage, conversion.files)
+        if conversion.pickled:
+            conversion.pickled.write_index(stage)
         _write_config(conversion, stage)
         result = _result(conversion, time.perf_counter() - began)
         if check is not None and not check(stage):
@@ -208,6 +286,10 @@ def _result(conversion: Conversion, seconds: float) -> Converted:
 
 def _write_config(conversion: Conversion, stage: Path) -> None:
     """The config with the marker, and with the key that the class obeys where it has one."""
+    if conversion.adapter is not None:
+        adapted = written_config(conversion.adapter, conversion.plan.target, __version__)
+        (stage / ADAPTER_CONFIG).write_text(to_json(adapted), encoding="utf-8")
+        return
     target = conversion.plan.target
     written = conversion.written_as.config or conversion.checkpoint.config
     config = with_marker(written, version=__version__, pairing=target.value)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from ropetool.checkpoint.adapter import ADAPTER_PICKLE, ADAPTER_SINGLE, is_adapter, open_adapter
 from ropetool.checkpoint.folder import open_checkpoint, read_config, side_files
-from ropetool.errors import RopetoolError
+from ropetool.checkpoint.pickled import pickled_files
+from ropetool.errors import RopetoolError, UsageError
+from ropetool.families.adapter import plan_adapter, read_adapter
 from ropetool.families.buffers import stale_frequency_warnings
 from ropetool.families.plan import plan_conversion
 from ropetool.families.reading import Evidence, Reading, Rotation, Warn
@@ -58,12 +61,17 @@ class Inspection:
     warnings: tuple[Warn, ...]
 
 
-def inspect(path: Path, *, trust_remote_code: bool = False) -> Inspection:
+def inspect(path: Path, *, base: Path | None = None, trust_remote_code: bool = False) -> Inspection:
     """Inspect the checkpoint at ``path``; a directory with config.json alone is enough for all but ``moves``.
 
-    With ``trust_remote_code``, code in the checkpoint is run to read it. Raises `RopetoolError` for a checkpoint that
+    An adapter is read through its base, ``base`` or the one that it names. With ``trust_remote_code``, code in the
+    checkpoint is run to read it. Raises `RopetoolError` for a checkpoint that
     cannot be read. A model without RoPE is not an error here.
     """
+    if is_adapter(path):
+        return _adapter(path, base)
+    if base is not None:
+        raise UsageError(f"--base is for an adapter, and {path} is a whole checkpoint; leave it out")
     config = read_config(path)
     scheme = scheme_of(str(config.get("model_type")))
     if scheme is not None:
@@ -82,6 +90,31 @@ def inspect(path: Path, *, trust_remote_code: bool = False) -> Inspection:
         moves=moves,
         warnings=(*reading.warnings, *_mismatch(reading), *weight_warnings),
     )
+
+
+def _adapter(path: Path, given_base: Path | None) -> Inspection:
+    """The adapter's own layout and moves; everything else is its base's."""
+    pickled = bool(pickled_files(path))
+    checkpoint = open_adapter(path, with_weights=not pickled)
+    adapter = read_adapter(checkpoint, given_base)
+    whole = inspect(adapter.base)
+    moves, warnings = None, adapter.reading.warnings
+    if pickled:
+        said = f"the weights are {ADAPTER_PICKLE}, which is not read here; convert does, and writes {ADAPTER_SINGLE}"
+        warnings = (Warn("no-weights", said), *warnings)
+    else:
+        plan = plan_adapter(adapter, adapter.pairing.other)
+        moves = Moves(len(plan.moves), plan.size_bytes, plan.size_bytes / max(checkpoint.size_bytes, 1))
+    if adapter.reading.pairing is not adapter.pairing:
+        said = (
+            f"the adapter is {adapter.pairing.value}, and its base {adapter.base} {adapter.reading.pairing.value}: "
+            f"together they are silently wrong; use it with the base converted to {adapter.pairing.value}"
+        )
+        warnings = (Warn("base-of-other-layout", said), *warnings)
+    return replace(
+        whole, checkpoint=str(path), pairing=adapter.pairing.value, evidence=adapter.evidence, moves=moves,
+        warnings=warnings,
+    )  # fmt: skip
 
 
 def _without_rope(path: Path, config: Mapping[str, Any], scheme: Scheme) -> Inspection:

@@ -8,6 +8,7 @@
     │   ├── MissingFileError       a file that must be there is not
     │   ├── ShardError             a .safetensors file whose header lies, or that is cut short
     │   ├── IndexFileError         the index disagrees with the shards
+    │   ├── PickleFileError        a .bin or .pth file that is not plain tensors by name
     │   ├── ShapeError             a tensor's shape does not fit the config
     │   └── UnclaimedTensorError   an attention tensor that no row of the family table names
     ├── ConfigError                a value in a JSON file that cannot be used
@@ -73,6 +74,12 @@ class IndexFileError(CheckpointError):
     """The index disagrees with the shards."""
 
     code = "bad-index"
+
+
+class PickleFileError(CheckpointError):
+    """A .bin or .pth file that is not plain tensors by name, or that only code could load."""
+
+    code = "bad-pickle"
 
 
 class ShapeError(CheckpointError):

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ropetool.checkpoint.adapter import is_adapter
 from ropetool.checkpoint.compare import first_wrong_row, same_bytes, same_form
 from ropetool.checkpoint.config import ALL_LAYERS
 from ropetool.checkpoint.folder import Checkpoint, open_checkpoint
 from ropetool.errors import CheckpointError, UnsupportedError, UsageError
+from ropetool.families.adapter_checks import adapter_checks, read_pair
 from ropetool.families.buffers import saved_frequencies, stale_frequency_warnings
 from ropetool.families.lineage import extension_fault
 from ropetool.families.plan import plan_conversion
 from ropetool.families.reading import Reading, Rotation
+from ropetool.families.verdict import Check, Verification
 from ropetool.models.options import Device, DType
 from ropetool.models.understand import understand
 from ropetool.rope.pairing import Pairing
@@ -38,34 +42,6 @@ BFLOAT16_CONTROL_MARGIN = 10.0
 SEED = 20260101
 # Float32 keeps a frequency to 1e-7, bfloat16 to 4e-3; classes compute theirs in float32, in a few steps.
 LIVE_TOLERANCE = 1e-5
-
-
-@dataclass(frozen=True)
-class Check:
-    """One named line of the result."""
-
-    name: str
-    passed: bool
-    detail: str
-
-
-@dataclass(frozen=True)
-class Verification:
-    """The verdict, and everything that it rests on."""
-
-    passed: bool
-    relation: str
-    device: str
-    dtype: str
-    tokens: int
-    max_abs_diff: float
-    relative_diff: float
-    mean_kl: float
-    top1_agreement: float
-    tolerance: float
-    by_position: tuple[Mapping[str, float], ...]
-    control: Mapping[str, Any]
-    checks: tuple[Check, ...]
 
 
 @dataclass(frozen=True)
@@ -95,26 +71,50 @@ def verify(
     device: Device = Device.AUTO,
     dtype: DType = DType.FLOAT32,
     tolerance: float | None = None,
+    bases: tuple[Path, Path] | None = None,
     talk: Talk = lambda message: None,
     trust_remote_code: bool = False,
 ) -> Verification:
     """Compare two checkpoints: every tensor as bytes, then the logits at every position of one sequence.
 
+    Two adapters are compared as bytes, and run only merged into ``bases``, the first's and the second's.
+
     ``tokens`` is the length of the sequence (by default 512, or the trained length if that is shorter); ``text``
     replaces the seeded random token ids; with ``trust_remote_code`` code in the checkpoints is run. Raises
     `RopetoolError` for a checkpoint that cannot be read or loaded.
     """
-    from ropetool.models.logits import compare_logits, derived_tolerance
+    from ropetool.models.merged import merged
+    from ropetool.models.pickles import as_safetensors
     from ropetool.models.run import pick_device
 
     where = pick_device(device)
-    side_a, side_b = (_side(path, trust_remote_code) for path in (a, b))
+    run = partial(_verify, tokens=tokens, text=text, where=where, dtype=dtype, tolerance=tolerance, talk=talk)
+    with as_safetensors(a) as first, as_safetensors(b) as second:
+        if not (is_adapter(first) or is_adapter(second) or bases):
+            return run(*(_side(path, trust_remote_code) for path in (first, second)))
+        adapters = read_pair((first, second), bases)
+        checks = tuple(adapter_checks(*adapters))
+        if bases is None:
+            relation = "same" if adapters[0].pairing is adapters[1].pairing else "converted"
+            return _without_forward_pass(adapters[1].pairing, relation, where, dtype, checks)
+        talk("merging each adapter into its base")
+        with merged(first, bases[0]) as one, merged(second, bases[1]) as other:
+            return run(*(_side(path, trust_remote_code) for path in (one, other)), files=checks)
+
+
+def _verify(
+    side_a: Side, side_b: Side, *, tokens: int | None, text: str | None, where: Any, dtype: DType,
+    tolerance: float | None, talk: Talk, files: tuple[Check, ...] = (),
+) -> Verification:  # fmt: skip
+    """``files`` are the checks of the files where these are not those of the two sides: the adapters'."""
+    from ropetool.models.logits import compare_logits, derived_tolerance
+
     relation = _relation(side_a, side_b)
     talk("comparing tensors and configs")
     form_fault = _form_fault(side_a, side_b)
-    checks = [*_file_checks(side_a, side_b, form_fault), *_config_checks(side_a, side_b, relation)]
+    checks = [*(files or _file_checks(side_a, side_b, form_fault)), *_config_checks(side_a, side_b, relation)]
     if form_fault:
-        return _without_forward_pass(side_b, relation, where, dtype, checks)
+        return _without_forward_pass(side_b.reading.pairing, relation, where, dtype, checks)
     ids = _token_ids(side_a, tokens, text)
     first, second, control, stock, frequency_checks = _forward_passes(side_a, side_b, relation, ids, where, dtype, talk)
     checks += frequency_checks
@@ -147,12 +147,14 @@ def verify(
     )
 
 
-def _without_forward_pass(b: Side, relation: str, where: Any, dtype: DType, checks: list[Check]) -> Verification:
-    """The verdict on two checkpoints whose tensors do not even match in form: no forward pass can compare them."""
-    control = {"layout": b.reading.pairing.other.value, "max_abs_diff": math.nan, "failed_as_it_must": False}
-    unknown = math.nan
+def _without_forward_pass(
+    pairing: Pairing, relation: str, where: Any, dtype: DType, checks: Sequence[Check]
+) -> Verification:
+    """The verdict by files alone: on adapters, or where no forward pass can compare tensors of another form."""
+    control = {"layout": pairing.other.value, "max_abs_diff": math.nan, "failed_as_it_must": False}
+    passed, unknown = all(check.passed for check in checks), math.nan
     return Verification(
-        False, relation, str(where), dtype.value, 0, unknown, unknown, unknown, unknown, unknown, (), control,
+        passed, relation, str(where), dtype.value, 0, unknown, unknown, unknown, unknown, unknown, (), control,
         tuple(checks),
     )  # fmt: skip
 

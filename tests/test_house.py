@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import os
 import re
 import shutil
@@ -11,7 +12,9 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "ropetool"
@@ -210,11 +213,18 @@ def without_torch(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[s
 
 def test_light_commands_never_import_torch(without_torch, checkpoint, tmp_path: Path) -> None:
     source = checkpoint("llama")
+    adapter = tmp_path / "adapter"
+    adapter.mkdir()
+    config = {"peft_type": "LORA", "base_model_name_or_path": str(source)}
+    (adapter / "adapter_config.json").write_text(json.dumps(config), encoding="utf-8")
+    rows = {"base_model.model.model.layers.0.self_attn.q_proj.lora_B.weight": np.ones((128, 4), np.float32)}
+    save_file(rows, adapter / "adapter_model.safetensors")
     commands = (
         ("--help",), ("--version",), ("inspect", "--help"), ("verify", "--help"), ("families",),
         ("inspect", source), ("inspect", source, "--json"),
         ("convert", source, tmp_path / "a", "--to", "interleaved", "--dry-run"),
         ("convert", source, tmp_path / "b", "--to", "interleaved", "--json"),
+        ("inspect", adapter), ("convert", adapter, tmp_path / "e", "--to", "interleaved"),
         ("extend", source, tmp_path / "c", "--method", "yarn", "--to", "128"),
         ("extend", source, tmp_path / "d", "--method", "ntk", "--factor", "2", "--json"),
     )  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,6 +23,7 @@ from ropetool.errors import (
 )
 
 CONFIG = "config.json"
+ADAPTER_CONFIG = "adapter_config.json"
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
 WEIGHT_SUFFIXES = frozenset(
@@ -73,9 +74,9 @@ def read_config(path: Path) -> dict[str, Any]:
     directory = checkpoint_directory(path)
     file = directory / CONFIG
     if not file.is_file():
-        adapter = (directory / "adapter_config.json").is_file()
+        adapter = (directory / ADAPTER_CONFIG).is_file()
         hint = (
-            "it is an adapter; give its base model instead"
+            "it is an adapter; give its base model instead (convert, inspect and verify take an adapter's directory)"
             if adapter
             else "a checkpoint is a directory with config.json and .safetensors files"
         )
@@ -94,16 +95,16 @@ def open_checkpoint(path: Path, *, with_weights: bool = True) -> Checkpoint:
     if not with_weights:
         return Checkpoint(directory, config, (), None, {})
     if path.is_file():
-        return _single(directory, config, path)
+        return single_checkpoint(directory, config, path)
     index = directory / INDEX
     if index.is_file():
-        return _sharded(directory, config, index)
+        return sharded_checkpoint(directory, config, index)
     single = directory / SINGLE
     if single.is_file():
-        return _single(directory, config, single)
+        return single_checkpoint(directory, config, single)
     found = sorted(p.name for p in directory.iterdir() if p.suffix in WEIGHT_SUFFIXES)
     if len(found) == 1 and found[0].endswith(".safetensors"):
-        return _single(directory, config, directory / found[0])
+        return single_checkpoint(directory, config, directory / found[0])
     raise MissingFileError(_no_weights(directory, found), path=str(directory), found=found)
 
 
@@ -114,15 +115,22 @@ def _no_weights(directory: Path, found: list[str]) -> str:
         return (
             f"{directory} has {len(found)} weight files and no {INDEX} that says which counts: {', '.join(found[:4])}"
         )
-    return f"{directory} has no .safetensors weights, only {', '.join(found[:4])}; save it as safetensors first"
+    return (
+        f"{directory} has no .safetensors weights, only {', '.join(found[:4])}; convert and verify read pickles of "
+        f"plain tensors, and convert writes safetensors; for anything else save it as safetensors first"
+    )
 
 
-def _single(directory: Path, config: dict[str, Any], file: Path) -> Checkpoint:
+def single_checkpoint(directory: Path, config: dict[str, Any], file: Path) -> Checkpoint:
+    """A checkpoint of one shard, ``file``."""
     shard = read_shard(file)
     return Checkpoint(directory, config, (shard,), None, dict.fromkeys(shard.tensors, shard))
 
 
-def _sharded(directory: Path, config: dict[str, Any], index: Path) -> Checkpoint:
+def sharded_checkpoint(
+    directory: Path, config: dict[str, Any], index: Path, read: Callable[[Path], Shard] = read_shard
+) -> Checkpoint:
+    """A checkpoint of the shards that ``index`` names, each opened by ``read``; the two must agree."""
     weight_map = read_json_file(index).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise IndexFileError(f"{index.name} has no weight_map", file=str(index))
@@ -139,7 +147,7 @@ def _sharded(directory: Path, config: dict[str, Any], index: Path) -> Checkpoint
                 file=str(index),
                 shard=name,
             )
-        shards[name] = read_shard(directory / name)
+        shards[name] = read(directory / name)
     for tensor, name in weight_map.items():
         if tensor not in shards[name].tensors:
             raise IndexFileError(
@@ -170,8 +178,8 @@ class SideFiles:
 def side_files(checkpoint: Checkpoint) -> SideFiles:
     """Sort everything but the weights and config.json.
 
-    Tokenizer, templates, generation config, code and text are taken. Weights in any other format would be stale
-    beside a changed checkpoint, so they are left, as is any file over `LARGE_SIDE_FILE_BYTES` of unknown kind.
+    Tokenizer, templates, generation config, code and text are taken. Weights in any other format and adapters would be
+    stale beside a changed checkpoint, so they are left, as is any file over `LARGE_SIDE_FILE_BYTES` of unknown kind.
     """
     known = {shard.path for shard in checkpoint.shards} | {checkpoint.directory / CONFIG}
     taken: list[Path] = []
@@ -181,7 +189,8 @@ def side_files(checkpoint: Checkpoint) -> SideFiles:
         if any(part in (".git", ".cache", "__pycache__") for part in relative.parts):
             continue
         stale_index = file.name.endswith(".index.json") and str(relative) != checkpoint.index_file
-        stale = file.suffix in WEIGHT_SUFFIXES or stale_index or file.stat().st_size > LARGE_SIDE_FILE_BYTES
+        stale = file.suffix in WEIGHT_SUFFIXES or stale_index or file.name == ADAPTER_CONFIG
+        stale = stale or file.stat().st_size > LARGE_SIDE_FILE_BYTES
         (left if stale else taken).append(relative)
     return SideFiles(tuple(taken), tuple(left))
 

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ropetool.cli.options import Destination, DryRun, Json, Quiet, Source, TrustRemoteCode
+from ropetool.cli.options import Base, Destination, DryRun, Json, Quiet, Source, TrustRemoteCode
 from ropetool.cli.sink import Sink
 from ropetool.errors import NotVerifiedError
 from ropetool.rope.layout import Pairing
 
 if TYPE_CHECKING:
-    from ropetool.verify import Verification
+    from ropetool.families.verdict import Verification
 
 To = Annotated[Pairing, typer.Option("--to", help="The layout to write.")]
 From = Annotated[
@@ -39,6 +39,7 @@ def convert(
     to: To,
     from_: From = None,
     as_: As = None,
+    base: Base = None,
     dry_run: DryRun = False,
     verify: Verify = False,
     sync: Sync = False,
@@ -53,7 +54,7 @@ def convert(
     from ropetool import convert as verb
 
     sink = Sink(json, quiet)
-    conversion = verb.plan(src, dst, to, from_, as_, trust_remote_code=trust_remote_code)
+    conversion = verb.plan(src, dst, to, from_, as_, base=base, trust_remote_code=trust_remote_code)
     if dry_run:
         sink.result("converted", verb.preview(conversion), dry_run=True)
         return
@@ -74,4 +75,7 @@ def convert(
         sink.talk(error.message)
         sink.result("verification", verdicts[-1])
         raise typer.Exit(1) from error
-    sink.result("converted", result, verified=proven)
+    ran = proven and verdicts[-1].tokens > 0  # an adapter is held against its source as a file
+    if proven and not ran:
+        sink.talk(f"verified as files; to run it: ropetool verify {src} {dst} --base BASE --base CONVERTED_BASE")
+    sink.result("converted", result, verified=ran)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from ropetool.cli.options import Checkpoint, Json, Quiet, TrustRemoteCode
+from ropetool.cli.options import Base, Checkpoint, Json, Quiet, TrustRemoteCode
 from ropetool.cli.sink import Sink
 
 
 def inspect(
-    ckpt: Checkpoint, trust_remote_code: TrustRemoteCode = False, json: Json = False, quiet: Quiet = False
+    ckpt: Checkpoint,
+    base: Base = None,
+    trust_remote_code: TrustRemoteCode = False,
+    json: Json = False,
+    quiet: Quiet = False,
 ) -> None:
     """Show pairing, base, heads, scaling and lengths of a checkpoint, and which witness says so.
 
@@ -15,4 +19,4 @@ def inspect(
     """
     from ropetool import detect
 
-    Sink(json, quiet).result("inspection", detect.inspect(ckpt, trust_remote_code=trust_remote_code))
+    Sink(json, quiet).result("inspection", detect.inspect(ckpt, base=base, trust_remote_code=trust_remote_code))

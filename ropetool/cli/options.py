@@ -40,3 +40,6 @@ TrustRemoteCode = Annotated[
 Source = Annotated[Path, typer.Argument(metavar="SRC", help="Checkpoint directory, or one .safetensors file.")]
 Destination = Annotated[Path, typer.Argument(metavar="DST", help="Directory to write; must not exist.")]
 Checkpoint = Annotated[Path, typer.Argument(metavar="CKPT", help="Checkpoint directory, or one .safetensors file.")]
+Base = Annotated[
+    Path | None, typer.Option("--base", metavar="CKPT", help="The base model of an adapter that does not name it.")
+]

@@ -9,7 +9,7 @@ import typer
 
 from ropetool.cli.options import Json, Quiet, TrustRemoteCode
 from ropetool.cli.sink import Sink
-from ropetool.errors import OutputError
+from ropetool.errors import OutputError, UsageError
 from ropetool.models.options import Device, DType
 
 First = Annotated[Path, typer.Argument(metavar="A", help="The source.")]
@@ -27,6 +27,10 @@ Tolerance = Annotated[
     float | None,
     typer.Option("--tolerance", min=0.0, help="Largest |logit difference|; default: by rounding."),
 ]
+Bases = Annotated[
+    list[Path] | None,
+    typer.Option("--base", metavar="CKPT", help="For adapters, twice: the bases of A and of B, to run them merged."),
+]
 Out = Annotated[Path | None, typer.Option("--out", metavar="FILE.json", help="Keep the result as JSON.")]
 
 
@@ -38,6 +42,7 @@ def verify(
     device: DeviceOption = Device.AUTO,
     dtype: DTypeOption = DType.FLOAT32,
     tolerance: Tolerance = None,
+    base: Bases = None,
     out: Out = None,
     trust_remote_code: TrustRemoteCode = False,
     json: Json = False,
@@ -53,11 +58,14 @@ def verify(
     sink = Sink(json, quiet)
     if out is not None:
         _check_out(out, (a, b))
+    if base and len(base) != len((a, b)):
+        raise UsageError(f"--base was given {len(base)} times; give the base of A, then that of B")
+    bases = (base[0], base[1]) if base else None
     words = text.read_text(encoding="utf-8", errors="replace") if text else None
     with sink.others_output():
         result = verb.verify(
-            a, b, tokens=tokens, text=words, device=device, dtype=dtype, tolerance=tolerance, talk=sink.talk,
-            trust_remote_code=trust_remote_code,
+            a, b, tokens=tokens, text=words, device=device, dtype=dtype, tolerance=tolerance, bases=bases,
+            talk=sink.talk, trust_remote_code=trust_remote_code,
         )  # fmt: skip
     if out is not None:
         out.write_text(jsons.dumps(jsons.verification(result)) + "\n", encoding="utf-8")

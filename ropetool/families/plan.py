@@ -158,6 +158,13 @@ def plan_conversion(checkpoint: Checkpoint, reading: Reading, source: Pairing, t
     return Plan(source, target, tuple(moves))
 
 
+def permutation_of(claim: Claim, source: Pairing, target: Pairing) -> Permutation | None:
+    """The permutation of the rows of a claimed tensor; None where it stays."""
+    if claim.moved is None or claim.site.pairing is not None:
+        return None
+    return _permutation(claim.geometry.spans(claim.moved.rows), source, target)
+
+
 @cache
 def _permutation(spans: tuple[Span, ...], source: Pairing, target: Pairing) -> Permutation:
     index = index_map(spans, source, target)

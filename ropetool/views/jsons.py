@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ropetool.evaluate import Evaluation, Recall
     from ropetool.extend import Extended
     from ropetool.families.family import Family
-    from ropetool.verify import Verification
+    from ropetool.families.verdict import Verification
 
 
 # tests/models/test_table.py holds every row of the table against the probe of the class.

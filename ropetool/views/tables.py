@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ropetool.evaluate import Bin, Evaluation, Recall
     from ropetool.extend import Extended
     from ropetool.families.family import Family
-    from ropetool.verify import Verification
+    from ropetool.families.verdict import Verification
 
 
 def size(number_of_bytes: int) -> str:
@@ -140,7 +140,8 @@ def verification(result: Verification) -> RenderableType:
     )
     checks = _grid("checks", ["check", "", "detail"], [(c.name, _mark(c.passed), c.detail) for c in result.checks])
     if not result.tokens:
-        return Group(head, checks, Text("no forward pass: the two differ in form"))
+        why = "adapters are run only merged into bases, given by --base" if result.passed else "the two differ in form"
+        return Group(head, checks, Text(f"no forward pass: {why}"))
     positions = _grid(
         "largest |logit difference| by position", ["positions", "difference"],
         [(f"{b['from']:.0f}-{b['to']:.0f}", f"{b['max_abs_diff']:.2e}") for b in result.by_position],

@@ -126,7 +126,7 @@ BAD: dict[str, tuple[Callable[[Path], None], str, tuple[str, ...]]] = {
     "rows that are not heads x head_dim": (
         config(num_attention_heads=4), "shape-mismatch", ("layers.0.self_attn.q_proj", "128", "64 rows")),
     "an attention tensor of no row": (unclaimed, "unclaimed-tensor", (weight("q_norm"),)),
-    "weights as .bin only": (only_bin, "missing-file", ("pytorch_model.bin",)),
+    "weights as .bin only": (only_bin, "bad-pickle", ("pytorch_model.bin",)),
     "a base that is text": (
         config(rope_theta="500000", rope_parameters=None), "bad-config", ("rope_theta", "'500000'")),
     "styles that disagree": (

@@ -1,0 +1,35 @@
+"""What a verification says: its checks by name, and the verdict that rests on them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Check:
+    """One named line of the result."""
+
+    name: str
+    passed: bool
+    detail: str
+
+
+@dataclass(frozen=True)
+class Verification:
+    """The verdict, and everything that it rests on."""
+
+    passed: bool
+    relation: str
+    device: str
+    dtype: str
+    tokens: int
+    max_abs_diff: float
+    relative_diff: float
+    mean_kl: float
+    top1_agreement: float
+    tolerance: float
+    by_position: tuple[Mapping[str, float], ...]
+    control: Mapping[str, Any]
+    checks: tuple[Check, ...]
