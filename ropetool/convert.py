@@ -28,18 +28,22 @@ from ropetool.checkpoint.shards import copy_file, no_progress, patch_rows
 from ropetool.engines.names import EngineName
 from ropetool.engines.output import output_config
 from ropetool.engines.writing import WrittenFor, loads_in
-from ropetool.errors import AlreadyConvertedError, ConfigError, UnsupportedError, UsageError
+from ropetool.errors import AlreadyConvertedError, ConfigError, NotVerifiedError, UnsupportedError, UsageError
 from ropetool.families.adapter import plan_adapter, read_adapter, written_config
 from ropetool.families.lengths import to_json
 from ropetool.families.plan import Move, Plan, plan_conversion
-from ropetool.families.protection import protected
-from ropetool.families.reading import Reading, Warn, read_model
+from ropetool.families.reading import Reading, Warn
 from ropetool.families.towers import tower_warnings, towers_of
 from ropetool.families.twins import tokenizer_warnings
+from ropetool.models.understand import understand
 from ropetool.rope.pairing import Pairing
 
 if TYPE_CHECKING:
     from ropetool.models.pickles import Pickled
+
+# What `apply` may be given to look at the result before it gets its name: true if it may have it.
+Check = Callable[[Path], bool]
+_ABOUT_CODE = ("read-by-probe", "custom-code", "buffers-unfilled")
 
 
 @dataclass(frozen=True)
@@ -95,13 +99,15 @@ def plan(
     *,
     engine: EngineName | None = None,
     base: Path | None = None,
+    trust_remote_code: bool = False,
 ) -> Conversion:
     """Check everything and plan the conversion of ``source``, a checkpoint or an adapter, to layout ``to``.
 
     ``declared`` overrides the layout that the config's witnesses give, except a marker that contradicts it.
     ``written_as`` is the type to write the result for, a twin's or ``same``, and ``engine`` who shall read it: see
-    `engines.output`. ``base`` is the model of an adapter that does not name it. Raises `RopetoolError` for anything
-    that would make the result inexact, or read wrongly.
+    `engines.output`. ``base`` is the model of an adapter that does not name it. With ``trust_remote_code``, code in the
+    checkpoint is run to read it. Raises `RopetoolError` for anything that would make the result inexact, or read
+    wrongly.
     """
     check_output(destination, source)
     pickled = _pickled(source)
@@ -112,7 +118,7 @@ def plan(
     if base is not None:
         raise UsageError(f"--base is for an adapter, and {source} is a whole checkpoint; leave it out")
     checkpoint = pickled.checkpoint if pickled else open_checkpoint(source)
-    reading = read_model(checkpoint.config)
+    reading = understand(source, checkpoint.config, trust_remote_code=trust_remote_code)
     _check_convertible(reading)
     current = _current(reading, declared)
     if current is to:
@@ -122,9 +128,10 @@ def plan(
     files = _but_for(pickled, side_files(checkpoint))
     twin = output.choice.model_type if output.choice.config is not None else None
     return Conversion(
-        checkpoint, reading, steps, files, destination, CONFIG, protected(output.config), loads_in(output.config), twin,
-        output.engine, pickled,
+        checkpoint, reading, steps, files, destination, CONFIG, output.guarded, loads_in(output.config, output.reading),
+        twin, output.engine, pickled,
         (
+            *(warning for warning in reading.warnings if warning.code in _ABOUT_CODE),
             *_source_warnings(checkpoint, files, pickled),
             *tower_warnings(towers_of(checkpoint, reading.decoder)),
             *output.warnings(to),
@@ -220,11 +227,26 @@ def _source_warnings(checkpoint: Checkpoint, files: SideFiles, pickled: Pickled 
         yield Warn("stale-copy", f"{name} also lies in {shard.path.name}, unmapped; that copy is permuted alike")
 
 
-def apply(conversion: Conversion, progress: Callable[[int], None] = no_progress, *, sync: bool = False) -> Converted:
+def apply(
+    conversion: Conversion,
+    progress: Callable[[int], None] = no_progress,
+    *,
+    sync: bool = False,
+    check: Check | None = None,
+) -> Converted:
     """Carry out a planned conversion. The output appears under its name only when it is whole.
 
-    ``progress`` is called with bytes as they are copied; with ``sync`` the result survives a power cut.
+    ``progress`` is called with bytes as they are copied; with ``sync`` the result survives a power cut. ``check`` is
+    called with the whole result before it has its name; where it says no, nothing is kept. A model type that was read
+    by the probe is not converted without one (`ropetool.verify.verify(source, result).passed` is what it should be).
+
+    Raises `NotVerifiedError` where ``check`` says no.
     """
+    if conversion.reading.family.probed and check is None:
+        raise UsageError(
+            f"{conversion.reading.family.source}; such a result must be verified before it gets its name: give apply a "
+            f"check, as lambda result: verify(source, result).passed"
+        )
     began = time.perf_counter()
     checkpoint, steps = conversion.checkpoint, conversion.plan
     check_space(conversion.destination.resolve().parent, conversion.total_bytes)
@@ -241,7 +263,12 @@ def apply(conversion: Conversion, progress: Callable[[int], None] = no_progress,
         if conversion.pickled:
             conversion.pickled.write_index(stage)
         (stage / conversion.config_file).write_text(to_json(conversion.config), encoding="utf-8")
-    return _result(conversion, time.perf_counter() - began)
+        result = _result(conversion, time.perf_counter() - began)
+        if check is not None and not check(stage):
+            raise NotVerifiedError(
+                f"{conversion.destination} did not pass its check and was not kept", path=str(conversion.destination)
+            )
+    return result
 
 
 def _rewrite(shard: Path, move: Move) -> None:

@@ -15,9 +15,10 @@ from ropetool.families.adapter import plan_adapter, read_adapter
 from ropetool.families.buffers import stale_frequency_warnings
 from ropetool.families.plan import plan_conversion
 from ropetool.families.protection import stock_is_right
-from ropetool.families.reading import Evidence, Reading, Rotation, Warn, read_model
+from ropetool.families.reading import Evidence, Reading, Rotation, Warn
 from ropetool.families.schemes import Scheme, scheme_of
 from ropetool.families.towers import tower_warnings, towers_of
+from ropetool.models.understand import understand
 from ropetool.rope.frequencies import Scaling
 
 
@@ -66,10 +67,11 @@ class Inspection:
     warnings: tuple[Warn, ...]
 
 
-def inspect(path: Path, *, base: Path | None = None) -> Inspection:
+def inspect(path: Path, *, base: Path | None = None, trust_remote_code: bool = False) -> Inspection:
     """Inspect the checkpoint at ``path``; a directory with config.json alone is enough for all but ``moves``.
 
-    An adapter is read through its base, ``base`` or the one that it names. Raises `RopetoolError` for a checkpoint that
+    An adapter is read through its base, ``base`` or the one that it names. With ``trust_remote_code``, code in the
+    checkpoint is run to read it. Raises `RopetoolError` for a checkpoint that
     cannot be read. A model without RoPE is not an error here.
     """
     if is_adapter(path):
@@ -81,7 +83,7 @@ def inspect(path: Path, *, base: Path | None = None) -> Inspection:
     if scheme is not None:
         return _without_rope(path, config, scheme)
     try:
-        reading = read_model(config)
+        reading = understand(path, config, trust_remote_code=trust_remote_code)
     except NoRotaryError as error:  # a type that has RoPE in other configs
         return _without_rope(path, config, Scheme(str(error.fields["scheme"]), error.message))
     moves, towers, weight_warnings = _weights(path, reading)

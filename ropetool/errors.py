@@ -20,6 +20,7 @@
     │   ├── QuantisedError         a quantised form whose rows cannot be moved exactly
     │   └── MethodError            a scaling method that this model or checkpoint cannot take
     ├── AlreadyConvertedError      the checkpoint has the wanted layout
+    ├── NotVerifiedError           what was made did not pass its check (exit 1)
     ├── InternalError              a fault of ropetool itself
     └── OutputError                the place to write to
         ├── OutputExistsError
@@ -146,6 +147,13 @@ class AlreadyConvertedError(RopetoolError):
     """The checkpoint already has the wanted layout."""
 
     code = "already-converted"
+
+
+class NotVerifiedError(RopetoolError):
+    """What was made did not pass its check, and was not kept."""
+
+    code = "not-verified"
+    exit_code = 1
 
 
 class InternalError(RopetoolError):

@@ -13,14 +13,15 @@ from ropetool.checkpoint.adapter import is_adapter
 from ropetool.checkpoint.compare import first_wrong_row, same_bytes, same_form
 from ropetool.checkpoint.config import ALL_LAYERS
 from ropetool.checkpoint.folder import Checkpoint, open_checkpoint
-from ropetool.errors import CheckpointError, UsageError
+from ropetool.errors import CheckpointError, UnsupportedError, UsageError
 from ropetool.families.adapter_checks import adapter_checks, read_pair
 from ropetool.families.buffers import saved_frequencies, stale_frequency_warnings
 from ropetool.families.lineage import extension_fault
 from ropetool.families.plan import plan_conversion
-from ropetool.families.reading import Reading, Rotation, read_model
+from ropetool.families.reading import Reading, Rotation
 from ropetool.families.verdict import Check, Verification
 from ropetool.models.options import Device, DType
+from ropetool.models.understand import understand
 from ropetool.rope.pairing import Pairing
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ class Side:
     path: Path
     checkpoint: Checkpoint
     reading: Reading
+    trust_remote_code: bool
 
     @property
     def stock_is_right(self) -> bool:
@@ -58,10 +60,6 @@ class Side:
 
 
 Talk = Callable[[str], None]
-
-
-def _silent(message: str) -> None:
-    """Say nothing."""
 
 
 def verify(
@@ -74,14 +72,16 @@ def verify(
     dtype: DType = DType.FLOAT32,
     tolerance: float | None = None,
     bases: tuple[Path, Path] | None = None,
-    talk: Talk = _silent,
+    talk: Talk = lambda message: None,
+    trust_remote_code: bool = False,
 ) -> Verification:
     """Compare two checkpoints: every tensor as bytes, then the logits at every position of one sequence.
 
     Two adapters are compared as bytes, and run only merged into ``bases``, the first's and the second's.
 
     ``tokens`` is the length of the sequence (by default 512, or the trained length if that is shorter); ``text``
-    replaces the seeded random token ids. Raises `RopetoolError` for a checkpoint that cannot be read or loaded.
+    replaces the seeded random token ids; with ``trust_remote_code`` code in the checkpoints is run. Raises
+    `RopetoolError` for a checkpoint that cannot be read or loaded.
     """
     from ropetool.models.merged import merged
     from ropetool.models.pickles import as_safetensors
@@ -91,7 +91,7 @@ def verify(
     run = partial(_verify, tokens=tokens, text=text, where=where, dtype=dtype, tolerance=tolerance, talk=talk)
     with as_safetensors(a) as first, as_safetensors(b) as second:
         if not (is_adapter(first) or is_adapter(second) or bases):
-            return run(_side(first), _side(second))
+            return run(*(_side(path, trust_remote_code) for path in (first, second)))
         adapters = read_pair((first, second), bases)
         checks = tuple(adapter_checks(*adapters))
         if bases is None:
@@ -99,7 +99,7 @@ def verify(
             return _without_forward_pass(adapters[1].pairing, relation, where, dtype, checks)
         talk("merging each adapter into its base")
         with merged(first, bases[0]) as one, merged(second, bases[1]) as other:
-            return run(_side(one), _side(other), files=checks)
+            return run(*(_side(path, trust_remote_code) for path in (one, other)), files=checks)
 
 
 def _verify(
@@ -159,9 +159,12 @@ def _without_forward_pass(
     )  # fmt: skip
 
 
-def _side(path: Path) -> Side:
+def _side(path: Path, trust_remote_code: bool) -> Side:
     checkpoint = open_checkpoint(path)
-    return Side(path, checkpoint, read_model(checkpoint.config))
+    reading = understand(path, checkpoint.config, trust_remote_code=trust_remote_code)
+    if not reading.rotations:
+        raise UnsupportedError(f"{path} cannot be verified: {reading.refusal}", path=str(path))
+    return Side(path, checkpoint, reading, trust_remote_code)
 
 
 def _relation(a: Side, b: Side) -> str:
@@ -233,7 +236,9 @@ def _config_checks(a: Side, b: Side, relation: str) -> Iterator[Check]:
 
     ignored = [a.reading.family.pairing_key, a.reading.family.keys.length if relation == "extended" else None]
     configs = a.checkpoint.config, b.checkpoint.config
-    fault = config_fault((a.path, b.path), configs, a.reading, b.reading, *filter(None, ignored))
+    fault = config_fault(
+        (a.path, b.path), configs, a.reading, b.reading, *filter(None, ignored), trust_remote_code=a.trust_remote_code
+    )
     yield Check("configs", fault is None, fault or "the configs mean the same but for what verify is about")
     if relation == "extended":
         fault = extension_fault(a.reading, b.reading)
@@ -291,7 +296,7 @@ def _forward_passes(
     own_class = relation == "extended" and b.stock_is_right
     yardstick, rotation = (b, b) if own_class else (a, a)
     talk(f"forward pass of {yardstick.path}")
-    runner = load(yardstick.path, where, dtype)
+    runner = load(yardstick.path, where, dtype, trust_remote_code=yardstick.trust_remote_code)
     extended = relation == "extended"
     checks = list(_frequency_checks(runner, a, b, extended=extended)) if yardstick is b else []
     if yardstick.stock_is_right:
@@ -300,7 +305,7 @@ def _forward_passes(
         first = _by_reference(runner, yardstick, rotation, ids, yardstick.reading.pairing)
     if yardstick is not b:
         del runner
-        runner = load(b.path, where, dtype)
+        runner = load(b.path, where, dtype, trust_remote_code=b.trust_remote_code)
         checks = list(_frequency_checks(runner, a, b, extended=extended))
     if not yardstick.stock_is_right and b.stock_is_right and not extended:
         talk(f"forward pass of {b.path}")

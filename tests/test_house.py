@@ -254,4 +254,4 @@ def test_every_error_class_is_drawn_and_has_its_own_code() -> None:
     assert len({c.code for c in classes}) == len(classes)
     for c in classes:
         assert c.__name__ in str(errors.__doc__)
-        assert c.exit_code == 2
+        assert c.exit_code == (1 if c is errors.NotVerifiedError else 2)

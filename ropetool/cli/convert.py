@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import shutil
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ropetool.cli.options import Base, Destination, DryRun, Json, Quiet, Source
+from ropetool.cli.options import Base, Destination, DryRun, Json, Quiet, Source, TrustRemoteCode
 from ropetool.cli.sink import Sink
 from ropetool.engines.names import EngineName
+from ropetool.errors import NotVerifiedError
 from ropetool.rope.layout import Pairing
 
 if TYPE_CHECKING:
-    from ropetool.convert import Converted
+    from ropetool.families.verdict import Verification
 
 To = Annotated[Pairing, typer.Option("--to", help="The layout to write.")]
 From = Annotated[
@@ -33,7 +34,7 @@ As = Annotated[
         "model, if there is any. same: keep the type.",
     ),
 ]
-Verify = Annotated[bool, typer.Option("--verify", help="Prove the result by forward passes; remove it if they fail.")]
+Verify = Annotated[bool, typer.Option("--verify", help="Prove the result by forward passes before it gets its name.")]
 Sync = Annotated[bool, typer.Option("--sync", help="Sync to disk, so that the result survives a power cut.")]
 
 
@@ -48,6 +49,7 @@ def convert(
     dry_run: DryRun = False,
     verify: Verify = False,
     sync: Sync = False,
+    trust_remote_code: TrustRemoteCode = False,
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -58,33 +60,28 @@ def convert(
     from ropetool import convert as verb
 
     sink = Sink(json, quiet)
-    conversion = verb.plan(src, dst, to, from_, as_, base=base, engine=for_)
+    conversion = verb.plan(src, dst, to, from_, as_, base=base, engine=for_, trust_remote_code=trust_remote_code)
     if dry_run:
         sink.result("converted", verb.preview(conversion), dry_run=True)
         return
-    with sink.bytes_progress("copying", conversion.total_bytes) as progress:
-        result = verb.apply(conversion, progress, sync=sync)
-    ran = verify and _prove(sink, result, src, dst)
-    sink.result("converted", result, verified=ran)
+    verdicts: list[Verification] = []
 
+    def passes(result: Path) -> bool:
+        from ropetool.verify import verify
 
-def _prove(sink: Sink, result: Converted, src: Source, dst: Destination) -> bool:
-    """Verify what was just written; a result that fails is removed, and the verdict printed instead.
+        with sink.others_output():
+            verdicts.append(verify(src, result, talk=sink.talk, trust_remote_code=trust_remote_code))
+        return verdicts[-1].passed
 
-    Returns whether it ran: an adapter is held against its source as a file.
-    """
-    from ropetool.verify import verify
-
+    proven = verify or conversion.reading.family.probed
     try:
-        verdict = verify(src, dst, talk=sink.talk)
-    except BaseException:
-        shutil.rmtree(dst, ignore_errors=True)
-        raise
-    if not verdict.passed:
-        shutil.rmtree(dst, ignore_errors=True)
-        sink.talk(f"{result.output} did not pass and was removed")
-        sink.result("verification", verdict)
-        raise typer.Exit(1)
-    if not verdict.tokens:
+        with sink.bytes_progress("copying", conversion.total_bytes) as progress:
+            result = verb.apply(conversion, progress, sync=sync, check=passes if proven else None)
+    except NotVerifiedError as error:
+        sink.talk(error.message)
+        sink.result("verification", verdicts[-1])
+        raise typer.Exit(1) from error
+    ran = proven and verdicts[-1].tokens > 0  # an adapter is held against its source as a file
+    if proven and not ran:
         sink.talk(f"verified as files; to run it: ropetool verify {src} {dst} --base BASE --base CONVERTED_BASE")
-    return verdict.tokens > 0
+    sink.result("converted", result, verified=ran)

@@ -30,6 +30,13 @@ def parse_lengths(text: str) -> tuple[int, ...]:
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no talk on stderr.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Check everything and show the plan; write nothing.")]
+TrustRemoteCode = Annotated[
+    bool,
+    typer.Option(
+        "--trust-remote-code",
+        help="Run the Python code that the checkpoint brings (auto_map). It can do whatever you can: read it first.",
+    ),
+]
 Source = Annotated[Path, typer.Argument(metavar="SRC", help="Checkpoint directory, or one .safetensors file.")]
 Destination = Annotated[Path, typer.Argument(metavar="DST", help="Directory to write; must not exist.")]
 Checkpoint = Annotated[Path, typer.Argument(metavar="CKPT", help="Checkpoint directory, or one .safetensors file.")]

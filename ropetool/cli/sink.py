@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from typing import Any
 
 # Tables that go to a file or a pipe are this wide.
@@ -37,6 +37,12 @@ class Sink:
         if not self.quiet:
             sys.stderr.write(message + "\n")
             sys.stderr.flush()
+
+    @contextmanager
+    def others_output(self) -> Iterator[None]:
+        """Within, whatever prints (a checkpoint's own code) prints on stderr: stdout is for the result."""
+        with redirect_stdout(sys.stderr):
+            yield
 
     @contextmanager
     def bytes_progress(self, what: str, total_bytes: int) -> Iterator[Callable[[int], None]]:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ropetool.cli.options import Json, Quiet
+from ropetool.cli.options import Json, Quiet, TrustRemoteCode
 from ropetool.cli.sink import Sink
 from ropetool.errors import OutputError, UsageError
 from ropetool.models.options import Device, DType
@@ -44,6 +44,7 @@ def verify(
     tolerance: Tolerance = None,
     base: Bases = None,
     out: Out = None,
+    trust_remote_code: TrustRemoteCode = False,
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -61,10 +62,11 @@ def verify(
         raise UsageError(f"--base was given {len(base)} times; give the base of A, then that of B")
     bases = (base[0], base[1]) if base else None
     words = text.read_text(encoding="utf-8", errors="replace") if text else None
-    result = verb.verify(
-        a, b, tokens=tokens, text=words, device=device, dtype=dtype, tolerance=tolerance, bases=bases,
-        talk=sink.talk,
-    )  # fmt: skip
+    with sink.others_output():
+        result = verb.verify(
+            a, b, tokens=tokens, text=words, device=device, dtype=dtype, tolerance=tolerance, bases=bases,
+            talk=sink.talk, trust_remote_code=trust_remote_code,
+        )  # fmt: skip
     if out is not None:
         out.write_text(jsons.dumps(jsons.verification(result)) + "\n", encoding="utf-8")
     sink.result("verification", result)

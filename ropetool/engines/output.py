@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ropetool import __version__
@@ -13,7 +13,7 @@ from ropetool.engines.names import EngineName
 from ropetool.engines.writing import WrittenFor, disagreeing_keys, without_engine, written_for
 from ropetool.errors import UnsupportedError
 from ropetool.families.decoder import with_text_keys
-from ropetool.families.protection import stock_is_right
+from ropetool.families.protection import protected, stock_is_right
 from ropetool.families.reading import Reading, Warn, read_model
 from ropetool.families.twins import SAME, Choice, choose_twin
 from ropetool.rope.pairing import Pairing
@@ -24,14 +24,37 @@ class Output:
     """The config of a converted checkpoint, the class that it is for, and the engine that was named."""
 
     config: dict[str, Any]
+    reading: Reading
     choice: Choice
     engine: WrittenFor | None = None
+
+    @property
+    def guarded(self) -> dict[str, Any]:
+        """The config as it may lie on a disk; code of the checkpoint's own could not read a guarded one."""
+        own_code = self.reading.family.probed and self.config.get("auto_map")
+        return self.config if own_code else protected(self.config, self.reading)
 
     def warnings(self, target: Pairing) -> Iterator[Warn]:
         """What a person must know who loads the result."""
         yield from self.choice.warnings
-        yield from _loading_warnings(self.config, self.engine)
-        yield from disagreeing_keys(self.config, target)
+        yield from self._loading_warnings()
+        yield from () if self.reading.family.probed else disagreeing_keys(self.config, target)
+
+    def _loading_warnings(self) -> Iterator[Warn]:
+        after = self.reading
+        if stock_is_right(after):
+            return
+        loaded = (
+            "the config.json of the result is guarded: plain transformers refuses to load it, and ropetool.load(path) "
+            "runs it right"
+        )
+        if self.engine or self.guarded is self.config:
+            whom = (
+                f"for {self.engine.engine}" if self.engine else f"for code that expects {after.pairing.value} weights"
+            )
+            loaded = f"the result is {whom}, and loaded by plain transformers it is silently wrong"
+        said = f"the stock class of {after.model_type} rotates {after.class_pairing.value}; {loaded}"
+        yield Warn("class-rotates-other-layout", said)
 
 
 def output_config(
@@ -44,9 +67,11 @@ def output_config(
     an engine that would rotate the weights wrongly.
     """
     source = without_engine(config)
+    if reading.family.probed:  # twins and engines are known by the table's rows
+        written_as = written_as or SAME
     if engine is None:
         choice = choose_twin(source, reading, to, written_as)
-        return Output(_config_after(choice.config or source, reading, to), choice)
+        return _output(_config_after(choice.config or source, reading, to), reading, to, choice)
     choice = choose_twin(source, reading, to, written_as or SAME)
     try:
         return _for_engine(source, reading, to, choice, engine)
@@ -61,7 +86,14 @@ def output_config(
 
 def _for_engine(source: Mapping[str, Any], reading: Reading, to: Pairing, choice: Choice, engine: EngineName) -> Output:
     config, told = written_for(_config_after(choice.config or source, reading, to), engine)
-    return Output(config, choice, told)
+    return _output(config, reading, to, choice, told)
+
+
+def _output(
+    config: dict[str, Any], before: Reading, to: Pairing, choice: Choice, engine: WrittenFor | None = None
+) -> Output:
+    after = replace(before, pairing=to) if before.family.probed else read_model(config)
+    return Output(config, after, choice, engine)
 
 
 def _config_after(config: Mapping[str, Any], reading: Reading, target: Pairing) -> dict[str, Any]:
@@ -71,17 +103,3 @@ def _config_after(config: Mapping[str, Any], reading: Reading, target: Pairing) 
     if key is None:
         return marked
     return with_text_keys(marked, reading.decoder.path, **{key: target is Pairing.INTERLEAVED})
-
-
-def _loading_warnings(config: Mapping[str, Any], engine: WrittenFor | None) -> Iterator[Warn]:
-    after = read_model(config)
-    if stock_is_right(after):
-        return
-    loaded = (
-        "the config.json of the result is guarded: plain transformers refuses to load it, and ropetool.load(path) runs "
-        "it right"
-        if engine is None
-        else f"the result is for {engine.engine}, and loaded by plain transformers it is silently wrong"
-    )
-    said = f"the stock class of {after.model_type} rotates {after.class_pairing.value}; {loaded}"
-    yield Warn("class-rotates-other-layout", said)

@@ -122,9 +122,13 @@ def without_engine(config: Mapping[str, Any]) -> dict[str, Any]:
     return bare
 
 
-def loads_in(config: Mapping[str, Any]) -> tuple[str, ...]:
-    """What is known to load ``config`` right as it is written, by name; `ropetool.load` always does."""
-    reading = read_model(config)
+def loads_in(config: Mapping[str, Any], reading: Reading) -> tuple[str, ...]:
+    """What is known to load ``config``, which means ``reading``, right as it is written, by name.
+
+    `ropetool.load` always does, but for a checkpoint that brings code of its own.
+    """
+    if reading.family.probed and config.get("auto_map"):
+        return ()
     entry = marker(config).get(ENGINE)
     named = entry["engine"] if isinstance(entry, dict) else None
     if named is None and not stock_is_right(reading):

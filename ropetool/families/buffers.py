@@ -53,6 +53,8 @@ def encode_floats(values: Floats, dtype: str) -> bytes | None:
 
 def stale_frequency_warnings(checkpoint: Checkpoint, reading: Reading) -> tuple[Warn, ...]:
     """Warnings for saved buffers that disagree with the config, each with the base that the buffer means."""
+    if not reading.rotations:  # the numbers are not known, so none is stale
+        return ()
     rotation = reading.rotations[0]
     rotary_dim = rotation.geometry.rotary_dim
     expected = rotation.scaling.inv_freq(rotary_dim)

@@ -122,7 +122,9 @@ class Family:
       be another kind of mixer; ``mixers``: layer types whose tensors under the same names are no attention;
     * ``needs``: conditions on the config; ``refusal``: why the type can be read, and not converted;
     * ``backwards``: pairs turn by the negative angle; ``learned``: every frequency has a factor among the weights;
-    * ``twins``: types whose class is the same but for the layout, tensor names included.
+    * ``twins``: types whose class is the same but for the layout, tensor names included;
+    * ``probed``: the row is none of the table's, but was read from the class just now: what is made by it must be
+      verified before anyone gets it.
     """
 
     model_type: str
@@ -149,6 +151,7 @@ class Family:
     backwards: bool = False
     learned: bool = False
     twins: tuple[str, ...] = ()
+    probed: bool = False
 
     @property
     def sites(self) -> tuple[Site, ...]:

@@ -28,9 +28,9 @@ def guard_sentence(reading: Reading) -> str:
     )
 
 
-def protected(config: Mapping[str, Any]) -> dict[str, Any]:
+def protected(config: Mapping[str, Any], reading: Reading | None = None) -> dict[str, Any]:
     """The config as it may lie on a disk: guarded, unless the stock class is right or an engine was named for it."""
-    reading = read_model(config)
+    reading = reading or read_model(config)
     if stock_is_right(reading) or marker(config).get(ENGINE) is not None:
         return dict(config)
     return guarded(config, guard_sentence(reading))

@@ -93,7 +93,11 @@ class Reading:
 
 def read_model(config: Mapping[str, Any]) -> Reading:
     """Understand a config; raises `ConfigError`, `NoRotaryError` or `UnknownFamilyError` for what cannot be."""
-    decoder = decoder_of(config)
+    return read_as(config, decoder_of(config))
+
+
+def read_as(config: Mapping[str, Any], decoder: Decoder) -> Reading:
+    """Understand a config through a row that need not be the table's; raises `ConfigError` for what cannot be."""
     family, text = decoder.family, decoder.text
     refusal = _refusal(text, family)
     blocks = blocks_of(text, family)
@@ -114,7 +118,7 @@ def read_model(config: Mapping[str, Any]) -> Reading:
         rotation.scaling.inv_freq(rotation.geometry.rotary_dim)
     if refusal:
         warnings.append(Warn("cannot-convert", f"it cannot be converted: {refusal}"))
-    if config.get("auto_map"):
+    if config.get("auto_map") and not family.probed:
         said = "config.json names code of its own (auto_map): what is said here is of the stock class of the same type"
         warnings.append(Warn("custom-code", said))
     evidence, class_pairing = _declared(config, text, family)
@@ -265,7 +269,9 @@ def _declared(
     elif key is not None:
         detail = f"the class rotates by {key}, which config.json lacks; its default is true"
         evidence.append(Evidence("family", family.pairing.value, detail))
-    else:
+    elif not family.probed:
         detail = f"{family.pairing.value} by the class of {family.model_type}, not provable from the config"
         evidence.append(Evidence("family", family.pairing.value, detail))
+    if family.probed:
+        evidence.append(Evidence("code", class_pairing.value, family.source))
     return tuple(evidence), class_pairing

@@ -14,6 +14,8 @@ from ropetool.errors import CheckpointError, UsageError
 from ropetool.models.catalog import class_of
 from ropetool.models.loading import load_as, load_checked, reason
 from ropetool.models.options import Device, DType
+from ropetool.models.own_buffers import fill
+from ropetool.models.own_code import own_class
 from ropetool.models.unguarded import config_options
 
 
@@ -44,25 +46,37 @@ class Runner:
     device: torch.device
 
 
-def load(path: Path, device: torch.device, dtype: DType | None, attention: str | None = "eager") -> Runner:
+def load(
+    path: Path,
+    device: torch.device,
+    dtype: DType | None,
+    attention: str | None = "eager",
+    *,
+    trust_remote_code: bool = False,
+) -> Runner:
     """Load a checkpoint as it is stored, with the class that it was made for.
 
-    In a layout that the class does not rotate it needs `reference_rotation`.
-
-    ``dtype`` None keeps the stored one, ``attention`` None takes the fastest that the class supports. Raises
-    `CheckpointError` when the class finds a weight missing or of another shape: it would be random.
+    In a layout that the class does not rotate it needs `reference_rotation`. ``dtype`` None keeps the stored one,
+    ``attention`` None takes the fastest that the class supports. With ``trust_remote_code`` it is the checkpoint's own
+    class, where it brings one. Raises `CheckpointError` when the class finds a weight missing or of another shape: it
+    would be random.
     """
-    return _runner(load_checked, path, device, dtype, attention, config=_config(path))
+    config = _config(path, trust_remote_code)
+    kind = _class(path, config, trust_remote_code)
+    runner = _runner(load_checked, kind, path, device, dtype, attention, config=config)
+    if not kind.__module__.startswith("transformers."):
+        fill(runner.model)
+    return runner
 
 
 def load_right(path: Path, device: torch.device, dtype: DType | None, attention: str | None = "eager") -> Runner:
     """`load`, in the layout that the class rotates, whatever layout the weights are stored in."""
-    return _runner(load_as, path, device, dtype, attention)
+    return _runner(load_as, _class(path, _config(path)), path, device, dtype, attention)
 
 
 def _runner(
-    loader: Callable[..., Any], path: Path, device: torch.device, dtype: DType | None, attention: str | None,
-    **options: Any,
+    loader: Callable[..., Any], kind: Any, path: Path, device: torch.device, dtype: DType | None,
+    attention: str | None, **options: Any,
 ) -> Runner:  # fmt: skip
     import transformers
 
@@ -73,7 +87,7 @@ def _runner(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model = loader(
-            _class(path),
+            kind,
             path,
             dtype=torch_dtype(dtype) if dtype else "auto",
             attn_implementation=attention,
@@ -83,12 +97,11 @@ def _runner(
     return Runner(model.eval(), device)
 
 
-def _class(path: Path) -> Any:
+def _class(path: Path, config: Any, trust_remote_code: bool = False) -> Any:
     """The class that a checkpoint was made for."""
     import transformers
 
-    config = _config(path)
-    kind = class_of(config)
+    kind = (own_class(path) if trust_remote_code else None) or class_of(config)
     if kind is None:
         raise CheckpointError(
             f"transformers {transformers.__version__} has no class for the model type {config.model_type} of {path}",
@@ -97,7 +110,7 @@ def _class(path: Path) -> Any:
     return kind
 
 
-def _config(path: Path) -> Any:
+def _config(path: Path, trust_remote_code: bool = False) -> Any:
     """The config object that the class gets: transformers' own reading of config.json."""
     import transformers
 
@@ -105,11 +118,13 @@ def _config(path: Path) -> Any:
     directory = path if path.is_dir() else path.parent
     try:
         guarded = config_options(path).get("config")
-        return guarded or transformers.AutoConfig.from_pretrained(directory, local_files_only=True)
+        return guarded or transformers.AutoConfig.from_pretrained(
+            directory, local_files_only=True, trust_remote_code=trust_remote_code
+        )
     except Exception as error:  # a stranger's config can make transformers raise anything
         raise CheckpointError(f"transformers cannot read {path}: {reason(error)}", path=str(path)) from error
 
 
-def live_config(path: Path) -> dict[str, Any]:
+def live_config(path: Path, *, trust_remote_code: bool = False) -> dict[str, Any]:
     """The config as the class understands it, with its own values where config.json has none."""
-    return dict(_config(path).to_dict())
+    return dict(_config(path, trust_remote_code).to_dict())

@@ -20,7 +20,8 @@ from ropetool.engines.writing import without_engine
 from ropetool.errors import CheckpointError, UnsupportedError, UsageError
 from ropetool.families.plan import plan_conversion
 from ropetool.families.protection import stock_is_right
-from ropetool.families.reading import Reading, read_model
+from ropetool.families.reading import Reading
+from ropetool.models.understand import understand
 from ropetool.models.unguarded import config_object
 from ropetool.rope.pairing import IndexMap
 
@@ -44,7 +45,7 @@ def load_as(kind: Any, path: Path, **options: Any) -> Any:
     """`load` with the class ``kind``, whatever config.json names."""
     config, directory = read_config(path), checkpoint_directory(path)
     # Only a marker can say that the weights are not in the layout that their class rotates.
-    reading = read_model(config) if marker(config).get("pairing") else None
+    reading = understand(path, config) if marker(config).get("pairing") else None
     if reading is None or stock_is_right(reading):
         return load_checked(kind, directory, **options)
     checkpoint = open_checkpoint(path)

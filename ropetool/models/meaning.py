@@ -32,6 +32,7 @@ def config_fault(
     a: Reading,
     b: Reading,
     *ignored: str,
+    trust_remote_code: bool = False,
 ) -> str | None:
     """Where the second config means another model than the first, but for ``ignored`` keys; None where it does not.
 
@@ -40,10 +41,15 @@ def config_fault(
     """
     row = twin_row(a.model_type, b.model_type)
     try:
-        left = live_config(paths[0]) if row is None else _live(twin_config(configs[0], a, row)[0])
+        left = (
+            live_config(paths[0], trust_remote_code=trust_remote_code)
+            if row is None
+            else _live(twin_config(configs[0], a, row)[0])
+        )
     except TwinError as error:
         return error.message
-    left, right = (_spread(config, a.decoder.path) for config in (left, live_config(paths[1])))
+    right = live_config(paths[1], trust_remote_code=trust_remote_code)
+    left, right = (_spread(config, a.decoder.path) for config in (left, right))
     skip = {*OUTSIDE_THE_LOGITS, *OTHER_LENGTH_KEYS, *ignored}
     differing = [
         key

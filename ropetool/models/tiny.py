@@ -20,7 +20,7 @@ import torch
 
 from ropetool.models.capture import TOKENS
 from ropetool.models.catalog import config_class, config_names, default_config, inputs_of, model_class, quiet
-from ropetool.models.tiny_cases import HEAD_DIM, HEADS, SECTIONS, SIZES, SPECIAL, WIDTH_KEYS
+from ropetool.models.tiny_cases import HEAD_DIM, HEADS, OTHER_SIZES, SECTIONS, SIZES, SPECIAL, WIDTH_KEYS
 
 ROTARY_KEYS = (
     "rope_parameters", "rope_theta", "rotary_dim", "rotary_value", "rotary_pct", "rotary_emb_base",
@@ -230,15 +230,15 @@ def build(model_type: str, seed: int = 0, **overrides: Any) -> Built:
         raise first or CannotBuild("nothing was tried")
 
 
-def build_like(config: Any, kind: Any = None, seed: int = 0) -> Built:
-    """A tiny random model with the switches of ``config`` and the sizes of `SIZES`; ``kind`` is its class, if known.
+def build_like(config: Any, kind: Any = None, seed: int = 0, sizes: Mapping[str, Any] = SIZES) -> Built:
+    """A tiny random model with the switches of ``config`` and the given ``sizes``; ``kind`` is its class, if known.
 
     Raises `CannotBuild` with the reason.
     """
     kind = kind or model_class(config.model_type)
     make = inputs_of(config.model_type)
     with quiet(), torch.random.fork_rng(devices=[]):
-        values = _shrunk(config)
+        values = _shrunk(config, sizes)
         first: CannotBuild | None = None
         for variant in _variants(values):
             try:
@@ -248,21 +248,27 @@ def build_like(config: Any, kind: Any = None, seed: int = 0) -> Built:
         raise first or CannotBuild("nothing was tried")
 
 
-def _shrunk(config: Any) -> dict[str, Any]:
+def _shrunk(config: Any, sizes_of: Mapping[str, Any]) -> dict[str, Any]:
     """The config's values with its sizes replaced, and its lists of one entry per layer cut to what is left."""
     values = {k: v for k, v in config.to_dict().items() if k not in ("model_type", "transformers_version", "dtype")}
-    sizes = {k: v for k, v in SIZES.items() if values.get(k) is not None}
+    sizes = {k: v for k, v in sizes_of.items() if values.get(k) is not None}
     rotary = values.get("partial_rotary_factor") is not None or _is_partial(config)
+    heads, head_dim = sizes_of["num_attention_heads"], sizes_of["head_dim"]
     if "head_dim" not in sizes:
-        sizes |= {k: HEADS * 2 * HEAD_DIM for k in WIDTH_KEYS if k in sizes}
+        sizes |= {k: heads * 2 * head_dim for k in WIDTH_KEYS if k in sizes}
     elif rotary:
-        sizes["head_dim"] = 2 * HEAD_DIM
+        sizes["head_dim"] = 2 * head_dim
+    if values.get("rotary_dim") is not None:
+        sizes["rotary_dim"] = head_dim
     if values.get("num_attention_heads") == values.get("num_key_value_heads"):
         sizes.pop("num_key_value_heads", None)
         values.pop("num_key_value_heads", None)
     if values.get("kv_lora_rank") is not None:
         sizes.pop("head_dim", None)
         values.pop("head_dim", None)
+    if config.model_type in SPECIAL:
+        special = SPECIAL[config.model_type].values
+        sizes |= {k: v for k, v in special.items() if k in sizes and SIZES[k] == OTHER_SIZES[k]}
     sizes |= _layer_values(type(config), config)
     layers, kept = values.get("num_hidden_layers"), sizes.get("num_hidden_layers", 2)
     cut = {k: v[:kept] for k, v in values.items() if isinstance(v, list) and len(v) == layers}
@@ -307,9 +313,10 @@ def _ids(batch: int) -> torch.Tensor:
 
 def _variants(values: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Ever plainer geometries: as wanted, then heads x head_dim = hidden, then as many kv heads as heads, then both."""
-    width = HEADS * int(values.get("head_dim") or 2 * HEAD_DIM)
+    heads = next((values[k] for k in ("num_attention_heads", "n_heads", "n_head") if k in values), HEADS)
+    width = heads * int(values.get("head_dim") or 2 * HEAD_DIM)
     square = {k: width for k in WIDTH_KEYS if k in values}
-    full = {k: HEADS for k in ("num_key_value_heads", "num_kv_heads") if k in values}
+    full = {k: heads for k in ("num_key_value_heads", "num_kv_heads") if k in values}
     yield from ({}, square, full, square | full)
 
 

@@ -44,6 +44,14 @@ SIZES: dict[str, Any] = {
     "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 8, "linear_value_head_dim": 8,
 }  # fmt: skip
 
+# A second geometry, in which no two counts or widths are to each other what they are in `SIZES`: what fits the rows of
+# both holds for any.
+OTHER_SIZES: dict[str, Any] = SIZES | {
+    "num_attention_heads": 12, "n_head": 12, "n_heads": 12, "num_key_value_heads": 4, "num_kv_heads": 4, "head_dim": 20,
+    "q_lora_rank": 26, "kv_lora_rank": 28, "qk_nope_head_dim": 10, "qk_rope_head_dim": 12, "v_head_dim": 18,
+    "global_head_dim": 40,
+}  # fmt: skip
+
 
 @dataclass(frozen=True)
 class Special:

@@ -234,3 +234,14 @@ def test_lengths_of_both_spellings_are_the_same_extension(run, checkpoint, tmp_p
     options = ("extend", checkpoint("llama"), tmp_path / "out", "--method", "linear", "--dry-run", "--json")
     assert run(*options, "--to", "1k").json == run(*options, "--to", "1024").json
     assert run(*options, "--to", "1m", "--original", "64").json["length"] == 1 << 20
+
+
+def test_what_verify_refuses_never_has_its_name(run, checkpoint, tmp_path: Path, monkeypatch) -> None:
+    """Here the conversion forgets to move anything; --verify looks before the result is renamed."""
+    from ropetool import convert
+
+    monkeypatch.setattr(convert, "patch_rows", lambda *arguments: None)
+    done = run("convert", checkpoint("llama"), tmp_path / "out", "--to", "interleaved", "--verify", "--json")
+    assert (done.code, done.json["passed"]) == (1, False)
+    assert "was not kept" in done.err
+    assert list(tmp_path.iterdir()) == []
