@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ropetool.checkpoint.adapter import is_adapter
-from ropetool.checkpoint.compare import first_wrong_row, same_bytes, same_form
 from ropetool.checkpoint.config import ALL_LAYERS
-from ropetool.checkpoint.folder import Checkpoint, open_checkpoint
+from ropetool.checkpoint.folder import open_checkpoint
 from ropetool.errors import CheckpointError, UnsupportedError, UsageError
 from ropetool.families.adapter_checks import adapter_checks, read_pair
-from ropetool.families.buffers import saved_frequencies, stale_frequency_warnings
+from ropetool.families.file_checks import Side, file_checks, form_fault
 from ropetool.families.lineage import extension_fault
-from ropetool.families.plan import plan_conversion
 from ropetool.families.reading import Reading, Rotation
 from ropetool.families.verdict import Check, Verification
 from ropetool.models.options import Device, DType
@@ -27,9 +24,6 @@ from ropetool.rope.pairing import Pairing
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from ropetool.checkpoint.shards import Shard
-    from ropetool.checkpoint.shards import Tensor as Tensor_
-    from ropetool.families.plan import Move
     from ropetool.models.logits import Difference
     from ropetool.models.rotary import Rotary
     from ropetool.models.run import Runner
@@ -42,21 +36,6 @@ BFLOAT16_CONTROL_MARGIN = 10.0
 SEED = 20260101
 # Float32 keeps a frequency to 1e-7, bfloat16 to 4e-3; classes compute theirs in float32, in a few steps.
 LIVE_TOLERANCE = 1e-5
-
-
-@dataclass(frozen=True)
-class Side:
-    """One of the two checkpoints."""
-
-    path: Path
-    checkpoint: Checkpoint
-    reading: Reading
-    trust_remote_code: bool
-
-    @property
-    def stock_is_right(self) -> bool:
-        """Whether the stock class rotates the layout that the weights have."""
-        return self.reading.pairing is self.reading.class_pairing
 
 
 Talk = Callable[[str], None]
@@ -111,9 +90,9 @@ def _verify(
 
     relation = _relation(side_a, side_b)
     talk("comparing tensors and configs")
-    form_fault = _form_fault(side_a, side_b)
-    checks = [*(files or _file_checks(side_a, side_b, form_fault)), *_config_checks(side_a, side_b, relation)]
-    if form_fault:
+    fault = form_fault(side_a, side_b)
+    checks = [*(files or file_checks(side_a, side_b, fault)), *_config_checks(side_a, side_b, relation)]
+    if fault:
         return _without_forward_pass(side_b.reading.pairing, relation, where, dtype, checks)
     ids = _token_ids(side_a, tokens, text)
     first, second, control, stock, frequency_checks = _forward_passes(side_a, side_b, relation, ids, where, dtype, talk)
@@ -175,59 +154,6 @@ def _relation(a: Side, b: Side) -> str:
 
 def _scalings(side: Side) -> list[Scaling]:
     return [rotation.scaling for rotation in side.reading.rotations]
-
-
-def _file_checks(a: Side, b: Side, form_fault: str | None) -> Iterator[Check]:
-    """Tensors that stay are byte-identical, tensors that move are exactly the permutation of their source."""
-    if form_fault:
-        yield Check("tensors-kept", False, form_fault)
-        return
-    moved = {}
-    if a.reading.pairing is not b.reading.pairing:
-        steps = plan_conversion(a.checkpoint, a.reading, a.reading.pairing, b.reading.pairing)
-        moved = {move.tensor.name: move for move in steps.moves}
-    buffers = {tensor.name for _, tensor in saved_frequencies(a.checkpoint)}
-    kept = [name for name in a.checkpoint.tensors if name not in moved and name not in buffers]
-    fault = next((name for name in kept if not same_bytes(*_both(a, b, name))), None)
-    detail = f"{fault} must not differ, and does" if fault else f"{len(kept)} tensors are byte-identical"
-    yield Check("tensors-kept", fault is None, detail)
-    if moved:
-        yield _moved_check(a, b, moved)
-    if buffers:
-        stale = [w for w in stale_frequency_warnings(b.checkpoint, b.reading) if w.code == "stale-inv-freq"]
-        detail = stale[0].message if stale else f"{len(buffers)} saved tables hold the frequencies of config.json"
-        yield Check("saved-frequencies", not stale, detail)
-
-
-def _both(a: Side, b: Side, name: str) -> tuple[Shard, Tensor_, Shard, Tensor_]:
-    """A tensor on both sides, each with the shard that holds it."""
-    first, second = a.checkpoint, b.checkpoint
-    return first.weight_map[name], first.tensors[name], second.weight_map[name], second.tensors[name]
-
-
-def _moved_check(a: Side, b: Side, moved: Mapping[str, Move]) -> Check:
-    for name, move in moved.items():
-        index = move.permutation.index
-        row = first_wrong_row(*_both(a, b, name), index, move.lay)
-        if row is not None:
-            detail = f"{name}: row {row} should be row {index[row]} of the source, and is not"
-            return Check("tensors-moved", False, detail)
-    return Check("tensors-moved", True, f"{len(moved)} tensors are exactly the permutation of their source")
-
-
-def _form_fault(a: Side, b: Side) -> str | None:
-    """Where the two cannot be compared at all: other tensors, other shapes, another geometry."""
-    tensors_a, tensors_b = a.checkpoint.tensors, b.checkpoint.tensors
-    for name in sorted(tensors_a.keys() ^ tensors_b.keys()):
-        return f"{name} is in {'the first' if name in tensors_a else 'the second'} checkpoint only"
-    for name, left in tensors_a.items():
-        right = tensors_b[name]
-        if not same_form(left, right):
-            return f"{name} is {left.dtype}{list(left.shape)} in one and {right.dtype}{list(right.shape)} in the other"
-    if replace(a.reading.geometry, class_defaults={}) != replace(b.reading.geometry, class_defaults={}):
-        heads = [(s.reading.geometry.heads, s.reading.geometry.kv_heads, s.reading.geometry.head_dim) for s in (a, b)]
-        return f"(query heads, key-value heads, head_dim) is {heads[0]} in one config and {heads[1]} in the other"
-    return None
 
 
 def _config_checks(a: Side, b: Side, relation: str) -> Iterator[Check]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 from ropetool.families.family import HALF, INTERLEAVED, ONE_HEAD, ROTARY, Family, K, Moved, Nope, Q, Site
@@ -51,54 +50,52 @@ SLIDING_LATENT = {
 }
 COMPLEX = "complex multiplication of adjacent pairs (freqs_cis)"
 
-
-def rows() -> Iterator[Family]:
-    """The rows."""
-    yield from group("minicpm3", HALF, MLA, MLA_STAYS, ROTATE_HALF, keys=MLA_KEYS)
-    yield from group(
+ROWS: tuple[Family, ...] = (
+    *group("minicpm3", HALF, MLA, MLA_STAYS, ROTATE_HALF, keys=MLA_KEYS),
+    *group(
         "deepseek_v3 axk1 glm4_moe_lite mistral4 sarvam_mla youtu", INTERLEAVED, MLA, MLA_STAYS,
         "apply_rotary_pos_emb_interleave when config.rope_interleave (default true)",
         keys=MLA_KEYS, pairing_key="rope_interleave",
-    )  # fmt: skip
-    yield from group("deepseek_v2", INTERLEAVED, MLA, MLA_STAYS, COMPLEX, keys=MLA_KEYS)
-    yield from group(
+    ),
+    *group("deepseek_v2", INTERLEAVED, MLA, MLA_STAYS, COMPLEX, keys=MLA_KEYS),
+    *group(
         "longcat_flash", INTERLEAVED, MLA, MLA_STAYS, f"{ADJACENT}; two attentions in each layer",
         attention="self_attn.0", others=(Site("self_attn.1", MLA, MLA_STAYS, MLA_KEYS),), keys=MLA_KEYS,
-    )  # fmt: skip
-    yield from group(
+    ),
+    *group(
         "bailing_hybrid", INTERLEAVED, MLA,
         (*MLA_STAYS, "dense", "g_proj"), f"{ADJACENT}; linear-attention layers are not rotated, and have a q_proj too",
         attention="attention", keys=MLA_KEYS, mixers=frozenset(("linear_attention",)),
-    )  # fmt: skip
-    yield from group(
+    ),
+    *group(
         "deepseek_v32", INTERLEAVED, MLA, MLA_STAYS, f"{COMPLEX}; the indexer rotates halves",
         keys=MLA_KEYS, others=indexer(pairing=Pairing.HALF),
-    )  # fmt: skip
-    yield from group(
+    ),
+    *group(
         "axk2", INTERLEAVED, (*MLA[:1], Moved("q_b_proj", GATED_LORA_Q, "q", loaded_as=("q_gate_proj",)), MLA[2]),
         (*MLA_STAYS, "q_gate_proj"), f"{ADJACENT}; each q head is followed by its gate; the indexer rotates halves",
         keys=replace(MLA_KEYS, value="v_head_dim"), others=indexer(pairing=Pairing.HALF),
-    )  # fmt: skip
-    yield from group(
+    ),
+    *group(
         "glm_moe_dsa", INTERLEAVED, MLA, MLA_STAYS, f"{ADJACENT}, in the indexer too",
         keys=MLA_KEYS, others=indexer(),
-    )  # fmt: skip
-    yield from group(
+    ),
+    *group(
         "dots3_note_text", INTERLEAVED, (*MLA, Moved("k_rope_only_layernorm", (Part.ROTARY_ONLY,))),
         (*MLA_STAYS, "g_proj"), f"{ADJACENT}, in the indexer too, after a norm of the key's rotary part",
         keys=MLA_KEYS, others=indexer(),
         kinds={"indexed_attention": "rope_theta", "sliding_attention": "swa_rope_theta"},
         kind_facts={"sliding_attention": {"instead": SLIDING_LATENT}},
-    )  # fmt: skip
-    yield from group(
+    ),
+    *group(
         "hy_v4", HALF, MLA, (*MLA_STAYS, "linear_gate", "learnable_sink_param"),
         f"{ROTATE_HALF}, in the indexer too", keys=MLA_KEYS, others=indexer(SCORER_KEYS_ROPE_LAST),
-    )  # fmt: skip
-    yield from group(
+    ),
+    *group(
         "hy_v4_vl_text", INTERLEAVED, MLA, (*MLA_STAYS, "linear_gate", "learnable_sink_param"),
         f"{ADJACENT}, in the indexer too", keys=MLA_KEYS, others=indexer(SCORER_KEYS_ROPE_LAST),
-    )  # fmt: skip
-    yield from group(
+    ),
+    *group(
         "mistral_large4_text", INTERLEAVED,
         (Moved("wq", Q, "q", loaded_as=("q_proj",)),
          Moved("wkv_a_with_mqa", (Part.LATENT, Part.ROTARY_ONLY), "k", loaded_as=("kv_a_proj_with_mqa",))),
@@ -106,8 +103,8 @@ def rows() -> Iterator[Family]:
         f"{ADJACENT}, in the indexer too, but for some layers",
         attention="attention", keys=MLA_KEYS, others=indexer(within="attention"), may_lack="k", learned=True,
         nope=Nope(flags="no_rope_layers", interval_key="no_rope_layer_interval", interval=4, unmoved=True),
-    )  # fmt: skip
-    yield from group(
+    ),
+    *group(
         "minimax_m3_vl_text", HALF, SEPARATE + HEAD_NORMS, V_O,
         f"{ROTATE_HALF}, after norms of one head, in the indexer too",
         keys=PARTIAL,
@@ -117,22 +114,23 @@ def rows() -> Iterator[Family]:
                 GeometryKeys(heads="index_n_heads", kv_heads=None, head_dim=("index_head_dim",)),
             ),
         ),
-    )  # fmt: skip
-    yield from group(
+    ),
+    *group(
         "qwen4_exp_text", HALF, (Moved("q_proj", GATED_Q, "q"), Moved("k_proj", K, "k"), *HEAD_NORMS), V_O,
         f"{ROTATE_HALF}; each q head is followed by the rows of its gate", keys=PARTIAL,
         others=(Site("self_attn.indexer", (), ("index_qk_proj", "q_layernorm", "k_layernorm"), PARTIAL, Pairing.HALF),),
-    )  # fmt: skip
-    yield from group(
+    ),
+    *group(
         "deepseek_v4", INTERLEAVED, (Moved("wq_b", Q, "q"), Moved("wkv", ONE_HEAD, "k")), (), COMPLEX, attention="attn",
         keys=GeometryKeys(share_in_block=True, rope_at_end=True),
         kinds={"main": "rope_theta", "compress": "compress_rope_theta"},
         refusal="one latent is both k and v, and is rotated back after the attention: v turns with k, so the layout "
         "cannot change without the columns of the output projection",
-    )  # fmt: skip
-    yield from group(
+    ),
+    *group(
         "zaya", HALF, (Moved("qkv_proj.q_proj", Q, "q"), Moved("qkv_proj.k_proj", K, "k")), (), ROTATE_HALF,
         keys=BLOCK_SHARE, kinds={"hybrid": "", "hybrid_sliding": ""},
         refusal="convolutions mix q and k after the projection and before the rotation, so no permutation of "
         "projection rows changes the layout",
-    )  # fmt: skip
+    ),
+)  # fmt: skip

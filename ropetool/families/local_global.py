@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from ropetool.families.family import HALF, Family, Moved, Needs, Q
 from ropetool.families.parts import (
     BLOCK_SHARE,
@@ -25,51 +23,50 @@ KEY_IS_VALUE = (
 )
 LOCAL_AND_GLOBAL = f"{ROTATE_HALF}, another base in sliding layers"
 
-
-def rows() -> Iterator[Family]:
-    """The rows."""
-    yield from group(
+ROWS: tuple[Family, ...] = (
+    *group(
         "gemma3_text t5gemma2_decoder t5gemma2_text", HALF, SEPARATE + HEAD_NORMS, V_O, LOCAL_AND_GLOBAL,
         kinds=FULL_THEN_SLIDING_V4,
-    )  # fmt: skip
-    yield from group(
+    ),
+    *group(
         "olmo3", HALF, SEPARATE + FULL_NORMS, V_O, f"{ROTATE_HALF}; only full-attention layers are scaled",
         kinds={"full_attention": "rope_theta", "sliding_attention": "rope_theta"},
-    )  # fmt: skip
-    yield from group(
+    ),
+    *group(
         "gemma3n_text", HALF, SEPARATE + HEAD_NORMS, (*V_O, "v_norm"),
         f"{LOCAL_AND_GLOBAL}; the last layers take k and v from earlier ones", may_lack="k",
         kinds=FULL_THEN_SLIDING_V4,
-    )  # fmt: skip
-    yield from group(
+    ),
+    *group(
         "gemma4_text gemma4_unified_text", HALF, SEPARATE + HEAD_NORMS, (*V_O, "v_norm"),
         f"{LOCAL_AND_GLOBAL}; full layers turn the first pairs of wider heads (proportional)", may_lack="k",
         kinds=FULL_THEN_SLIDING, kind_facts=WIDER_GLOBAL_HEADS, defaults={"global_head_dim": 512},
         needs=(Needs("attention_k_eq_v", False, False, KEY_IS_VALUE),),
-    )  # fmt: skip
-    yield from group(
+    ),
+    *group(
         "diffusion_gemma_text", HALF, SEPARATE + HEAD_NORMS, (*V_O, "v_norm"),
         f"{LOCAL_AND_GLOBAL}; full layers turn the first pairs of wider heads, and take v from k",
         kinds=FULL_THEN_SLIDING, kind_facts=WIDER_GLOBAL_HEADS, defaults={"global_head_dim": 512},
         refusal=KEY_IS_VALUE,
-    )  # fmt: skip
-    yield from group(
+    ),
+    *group(
         "embedding_gemma2_text", HALF, SEPARATE + HEAD_NORMS, (*V_O, "v_norm"),
         f"{LOCAL_AND_GLOBAL}; full layers have wider heads", kinds=FULL_THEN_SLIDING, kind_facts=WIDER_GLOBAL_HEADS,
-    )  # fmt: skip
-    yield from group("ultrabert cohere_compass_text", HALF, SEPARATE, V_O, LOCAL_AND_GLOBAL, kinds=FULL_THEN_SLIDING)
-    yield from group("mellum", HALF, SEPARATE + HEAD_NORMS, V_O, LOCAL_AND_GLOBAL, kinds=FULL_THEN_SLIDING)
-    yield from group(
+    ),
+    *group("ultrabert cohere_compass_text", HALF, SEPARATE, V_O, LOCAL_AND_GLOBAL, kinds=FULL_THEN_SLIDING),
+    *group("mellum", HALF, SEPARATE + HEAD_NORMS, V_O, LOCAL_AND_GLOBAL, kinds=FULL_THEN_SLIDING),
+    *group(
         "dory", HALF, (*SEPARATE, Moved("sqk", Q, tensors=("",))), (*V_O, "g_proj", "s_gate"),
         f"{LOCAL_AND_GLOBAL}; q is scaled by sqk after it", kinds=FULL_THEN_SLIDING,
-    )  # fmt: skip
-    yield from group(
+    ),
+    *group(
         "laguna lfm3 neomme step3p5", HALF, SEPARATE + HEAD_NORMS,
         (*V_O, "g_proj", "gate_proj", "output_projection", "exclusive_self_attention"),
         f"{LOCAL_AND_GLOBAL}, and another share of the head", keys=BLOCK_SHARE, kinds=FULL_THEN_SLIDING,
-    )  # fmt: skip
-    yield from group(
+    ),
+    *group(
         "mimo_v2_flash", HALF, SEPARATE, (*V_O, "attention_sink_bias"),
         f"{LOCAL_AND_GLOBAL}; sliding layers have twice the key-value heads", keys=BLOCK_SHARE,
         kinds=FULL_THEN_SLIDING, kind_facts={"sliding_attention": {"kv_factor": 2}},
-    )  # fmt: skip
+    ),
+)  # fmt: skip

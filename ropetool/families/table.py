@@ -14,4 +14,4 @@ from ropetool.families.family import Family
 
 GROUPS = (half, half_normed, half_fused, interleaved, latent, local_global, encoders)
 
-TABLE: Mapping[str, Family] = {row.model_type: row for group in GROUPS for row in group.rows()}
+TABLE: Mapping[str, Family] = {row.model_type: row for group in GROUPS for row in group.ROWS}

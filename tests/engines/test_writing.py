@@ -105,18 +105,22 @@ def test_weights_in_the_layout_of_the_class_are_right_everywhere(engine: EngineN
     assert not has_guard(tmp_path / "back")
 
 
+def loads(config):
+    return loads_in(config, read_model(config))
+
+
 def test_what_loads_a_result(checkpoint, tmp_path: Path) -> None:
     """A guarded one by ropetool alone; another by what is known to read the keys that are there."""
     stock = read_config(checkpoint("llama"))
     assert "rope_theta" not in stock
-    assert loads_in(stock) == ("transformers", "torchtune", "ctranslate2", "ropetool.load")
-    assert "mlx-lm" in loads_in({**stock, "rope_theta": 10000.0})
-    assert "mlx-lm" not in loads_in({**stock, "rope_theta": 10000.0, "rope_traditional": True})
+    assert loads(stock) == ("transformers", "torchtune", "ctranslate2", "ropetool.load")
+    assert "mlx-lm" in loads({**stock, "rope_theta": 10000.0})
+    assert "mlx-lm" not in loads({**stock, "rope_theta": 10000.0, "rope_traditional": True})
     marked = {**stock, "rope_theta": 10000.0, "ropetool": {"pairing": "interleaved"}}
-    assert loads_in(marked) == ("ropetool.load",)
-    assert loads_in(written_for(marked, E.MLX_LM)[0]) == ("mlx-lm", "ropetool.load")
+    assert loads(marked) == ("ropetool.load",)
+    assert loads(written_for(marked, E.MLX_LM)[0]) == ("mlx-lm", "ropetool.load")
     deep = read_config(checkpoint("deepseek_v3"))
-    assert loads_in({**deep, "rope_interleave": False, "ropetool": {"pairing": "half"}}) == (
+    assert loads({**deep, "rope_interleave": False, "ropetool": {"pairing": "half"}}) == (
         "transformers", "ropetool.load",
     )  # fmt: skip
 
