@@ -79,8 +79,9 @@ def _effective(module: nn.Module, buffer: Tensor) -> Tensor:
 
 
 def live_of(frequencies: Mapping[str, Tensor], kind: str) -> Tensor | None:
-    """The frequencies of a kind of layer, or of the part of the model that is so called."""
-    return next((f for where, f in frequencies.items() if where == kind or where.endswith(f".{kind}")), None)
+    """The frequencies of a kind of layer, or of the part of the model that is so called; else those of all layers."""
+    own = (table for where, table in frequencies.items() if where == kind or where.endswith(f".{kind}"))
+    return next(own, frequencies.get(ALL_LAYERS))
 
 
 def _text_config(model: nn.Module) -> Any:

@@ -86,6 +86,7 @@ SPECIAL: dict[str, Special] = {
             "rope_parameters": {"sliding_attention": _DEFAULT_ROPE, "full_attention": _DEFAULT_ROPE},
         }
     ),
+    "csm_depth_decoder_model": Special({"num_codebooks": 64}),
     "csm": Special(class_name="CsmBackboneModel", inputs=codes(lambda c: c.num_codebooks)),
     "dbrx": Special(
         {
