@@ -120,7 +120,8 @@ class Family:
     * ``towers``: modules that hold attention of another model (vision, audio), which is left alone;
     * ``may_lack``: what a layer's attention may do without: ``k`` where it takes another layer's, ``qk`` where it may
       be another kind of mixer; ``mixers``: layer types whose tensors under the same names are no attention;
-    * ``needs``: conditions on the config; ``refusal``: why the type can be read, and not converted;
+    * ``needs``: conditions on the config; ``refusal``: why the type can be read, and not converted; ``unread``: why the
+      probe cannot read the class, so that the row rests on its source alone;
     * ``backwards``: pairs turn by the negative angle; ``learned``: every frequency has a factor among the weights;
     * ``twins``: types whose class is the same but for the layout, tensor names included;
     * ``probed``: the row is none of the table's, but was read from the class just now: what is made by it must be
@@ -146,6 +147,7 @@ class Family:
     may_lack: str = ""
     mixers: frozenset[str] = frozenset()
     refusal: str = ""
+    unread: str = ""
     needs: tuple[Needs, ...] = ()
     towers: frozenset[str] = frozenset()
     backwards: bool = False
@@ -165,8 +167,13 @@ class Family:
 
     @property
     def companions(self) -> tuple[str, ...]:
-        """The norms that move with them."""
+        """The norms, and parameters of the attention itself, that move with them."""
         return tuple(moved.module for moved in self.moves if not moved.feeds)
+
+    @property
+    def checked(self) -> str:
+        """How the row was checked: by the probe of the class, or why that cannot read it."""
+        return f"no: {self.unread}" if self.unread else "probe"
 
     @property
     def theta_default(self) -> float:

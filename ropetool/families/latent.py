@@ -130,6 +130,7 @@ ROWS: tuple[Family, ...] = (
     *group(
         "zaya", HALF, (Moved("qkv_proj.q_proj", Q, "q"), Moved("qkv_proj.k_proj", K, "k")), (), ROTATE_HALF,
         keys=BLOCK_SHARE, kinds={"hybrid": "", "hybrid_sliding": ""},
+        unread="each row of q_proj reaches several slots of q",
         refusal="convolutions mix q and k after the projection and before the rotation, so no permutation of "
         "projection rows changes the layout",
     ),

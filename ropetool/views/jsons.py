@@ -22,10 +22,6 @@ if TYPE_CHECKING:
     from ropetool.families.verdict import Verification
 
 
-# tests/models/test_table.py holds every row of the table against the probe of the class.
-CHECKED = "probe"
-
-
 def dumps(value: Mapping[str, Any]) -> str:
     """One JSON object; a number that JSON cannot say (infinite, not a number) becomes null."""
     return json.dumps(_plain(value), indent=2, ensure_ascii=False, allow_nan=False)
@@ -101,7 +97,9 @@ def families(rows: Iterable[Family], composites: Iterable[Composite] = ()) -> di
                 "companions": list(row.companions),
                 "twins": list(row.twins),
                 "source": row.source,
-                "checked": CHECKED,
+                "checked": row.checked,
+                "converts": not row.refusal,
+                "reason": row.refusal or None,
             }
             for row in rows
         ],

@@ -194,8 +194,8 @@ def recall(rows: Sequence[tuple[str, Sequence[Recall]]]) -> RenderableType:
 def families(rows: Sequence[Family], composites: Sequence[Composite] = ()) -> RenderableType:
     """What ``families`` shows."""
     types = _grid(
-        f"{len(rows)} model types", ["model type", "pairing", "moves", "twins", "source"],
-        [(r.model_type, r.pairing.value, _moves(r), ", ".join(r.twins), r.source) for r in rows],
+        f"{len(rows)} model types", ["model type", "pairing", "moves", "twins", "source", "checked"],
+        [(r.model_type, r.pairing.value, _moves(r), ", ".join(r.twins), r.source, r.checked) for r in rows],
     )  # fmt: skip
     return Group(types, _composites(composites)) if composites else types
 
@@ -214,4 +214,4 @@ def _composites(composites: Sequence[Composite]) -> RenderableType:
 
 
 def _moves(row: Family) -> str:
-    return ", ".join((*row.projections, *row.companions))
+    return "nothing: it is refused" if row.refusal else ", ".join((*row.projections, *row.companions))
