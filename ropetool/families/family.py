@@ -28,8 +28,8 @@ class Moved:
 
     ``feeds`` is ``q``, ``k``, ``qk`` for a projection, and empty for a norm. Every tensor in ``tensors`` that a
     checkpoint has is permuted alike: a bias moves with the rows of its weight (an empty name is a parameter of the
-    attention itself). ``loaded_as`` are the modules that the
-    class makes of it on loading, in the order of its rows, where they have other names there.
+    attention itself). A star in the name is any number. ``loaded_as`` are the modules that the class makes of it on
+    loading, in the order of its rows, where they have other names there.
     """
 
     module: str

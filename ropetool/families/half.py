@@ -104,8 +104,11 @@ ROWS: tuple[Family, ...] = (
         keys=PARTIAL,
     ),
     *group(
-        "phi stablelm", HALF, SEPARATE + norms("q_layernorm", "k_layernorm"), (*V_O, "dense"), ROTATE_HALF,
-        keys=PARTIAL,
+        "phi", HALF, SEPARATE + norms("q_layernorm", "k_layernorm"), (*V_O, "dense"), ROTATE_HALF, keys=PARTIAL,
+    ),
+    *group(
+        "stablelm", HALF, SEPARATE + norms("q_layernorm.norms.*", "k_layernorm.norms.*"), V_O,
+        f"{ROTATE_HALF}, after a norm of its own for every head when qk_layernorm", keys=PARTIAL,
     ),
     *group(
         "smollm3", HALF, SEPARATE, V_O, f"{ROTATE_HALF}, in layers where no_rope_layers is 1",

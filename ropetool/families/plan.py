@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -118,7 +119,11 @@ def _claim(checkpoint: Checkpoint, reading: Reading, shard: Shard, tensor: Tenso
 def _entry(
     checkpoint: Checkpoint, family: Family, site: Site, tensor: Tensor, rest: str, how: Format
 ) -> tuple[Moved | None, Companion]:
-    """The row entry of a site's tensor, by its name within the site, and what it is to its module."""
+    """The row entry of a site's tensor, by its name within the site, and what it is to its module.
+
+    A number in the name is a star in the row: modules that are kept in a list are alike.
+    """
+    rest = re.sub(r"\.\d+(?=\.)", ".*", rest)
     holding = (moved for moved in site.moves if f"{rest}.".startswith(f"{moved.module}."))
     moved = max(holding, key=lambda moved: len(moved.module), default=None)
     if moved is not None:
