@@ -85,6 +85,8 @@ def inspect(path: Path, *, base: Path | None = None, trust_remote_code: bool = F
     try:
         reading = understand(path, config, trust_remote_code=trust_remote_code)
     except NoRotaryError as error:  # a type that has RoPE in other configs
+        if "scheme" not in error.fields:  # the probe saw that nothing turns, and not what there is instead
+            raise
         return _without_rope(path, config, Scheme(str(error.fields["scheme"]), error.message))
     moves, towers, weight_warnings = _weights(path, reading)
     return Inspection(

@@ -138,7 +138,7 @@ def _without_forward_pass(
     )  # fmt: skip
 
 
-def _side(path: Path, trust_remote_code: bool) -> Side:
+def _side(path: Path, trust_remote_code: bool = False) -> Side:
     checkpoint = open_checkpoint(path)
     reading = understand(path, checkpoint.config, trust_remote_code=trust_remote_code)
     if not reading.rotations:

@@ -17,6 +17,8 @@ import torch
 import transformers
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from ropetool.models.unguarded import config_options
+
 VOCAB = 96
 LENGTH = 64
 
@@ -120,15 +122,20 @@ def save(model: torch.nn.Module, directory: Path, **options: Any) -> Path:
     return directory
 
 
-def load(directory: Path) -> Any:
+def load(directory: Path, **options: Any) -> Any:
     """Load with the stock class, in float32."""
     transformers.logging.set_verbosity_error()
     model, info = AutoModelForCausalLM.from_pretrained(
-        directory, dtype=torch.float32, attn_implementation="eager", output_loading_info=True
+        directory, dtype=torch.float32, attn_implementation="eager", output_loading_info=True, **options
     )
     assert not info["missing_keys"]
     assert not info["mismatched_keys"]
     return model.eval()
+
+
+def load_stored(directory: Path) -> Any:
+    """The tensors as they are stored, in the class that they are named for, rotated rightly or not: for comparing."""
+    return load(directory, **config_options(directory))
 
 
 def logits(model: Any, tokens: int = LENGTH, seed: int = 5) -> torch.Tensor:

@@ -16,6 +16,7 @@ from peft import LoraConfig
 from safetensors.torch import load_file, save_file
 
 from ropetool import convert
+from ropetool.checkpoint.adapter import open_adapter
 from ropetool.checkpoint.folder import open_checkpoint
 from ropetool.detect import inspect
 from ropetool.errors import (
@@ -27,7 +28,7 @@ from ropetool.errors import (
     UnsupportedError,
     UsageError,
 )
-from ropetool.families.adapter import METHODS, plan_adapter
+from ropetool.families.adapter import METHODS, plan_adapter, read_adapter
 from ropetool.families.reading import read_model
 from ropetool.rope.pairing import Pairing
 from tests import tiny
@@ -111,10 +112,10 @@ def trained(base: Path, config: Any, directory: Path) -> Path:
 
 
 def merged(base: Path, adapter: Path) -> Any:
-    """The model that PEFT makes of base and adapter."""
+    """The model that PEFT makes of base and adapter, as they are stored."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return peft.PeftModel.from_pretrained(tiny.load(base), adapter).merge_and_unload()
+        return peft.PeftModel.from_pretrained(tiny.load_stored(base), adapter).merge_and_unload()
 
 
 def other(path: Path) -> Pairing:
@@ -155,7 +156,7 @@ def converted_merge(case: str, built, tmp_path: Path) -> Any:
     base, adapter, *_ = built(case)
     whole = merged(base, adapter)
     assert distance(whole, tiny.load(base)) > 0.05
-    return tiny.load(to(other(base), tiny.save(whole, tmp_path / "whole"), tmp_path / "whole-to"))
+    return tiny.load_stored(to(other(base), tiny.save(whole, tmp_path / "whole"), tmp_path / "whole-to"))
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -290,7 +291,8 @@ def test_a_converted_base_given_by_hand_leaves_the_layout_open(built, adapter: P
 def test_the_base_is_found_from_the_adapter_or_given(built, adapter: Path, tmp_path: Path, monkeypatch) -> None:
     base = shutil.copytree(built("lora")[0], tmp_path / "base")
     edit_json(adapter / CONFIG, base_model_name_or_path="../base")
-    assert convert.plan(adapter, tmp_path / "x", INTERLEAVED).adapter.base.resolve() == base
+    assert len(convert.plan(adapter, tmp_path / "x", INTERLEAVED).plan.moves) == 4
+    assert read_adapter(open_adapter(adapter), None, None).base.resolve() == base
     edit_json(adapter / CONFIG, base_model_name_or_path="org/not-here")
     with pytest.raises(MissingFileError, match=r"'org/not-here'.* give the base by --base CKPT, or put its directory"):
         convert.plan(adapter, tmp_path / "x", INTERLEAVED)
@@ -411,8 +413,9 @@ def test_an_adapter_that_no_layout_reaches_needs_no_conversion(modules: list[str
 
 def test_layers_numbered_anew_are_refused_where_they_differ(adapter: Path, tmp_path: Path) -> None:
     edit_json(adapter / CONFIG, layer_replication=[[0, 1], [0, 2]])
-    plan = convert.plan(adapter, tmp_path / "x", INTERLEAVED)
-    differing = replace(plan.adapter, reading=replace(plan.adapter.reading, layers=(plan.adapter.reading.geometry,)))
+    alike = read_adapter(open_adapter(adapter), None, None)
+    assert len(plan_adapter(alike, INTERLEAVED).moves) == 4
+    differing = replace(alike, reading=replace(alike.reading, layers=(alike.reading.geometry,)))
     with pytest.raises(UnsupportedError, match="layer_replication numbers the layers anew"):
         plan_adapter(differing, INTERLEAVED)
 

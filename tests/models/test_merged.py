@@ -11,6 +11,7 @@ from peft import LoraConfig
 from safetensors.torch import load_file, save_file
 
 from ropetool import verify
+from ropetool.checkpoint.folder import has_guard
 from ropetool.cli import app
 from ropetool.errors import CheckpointError, UnsupportedError, UsageError
 from ropetool.rope.pairing import Pairing
@@ -44,6 +45,7 @@ def test_adapters_as_files(pair) -> None:
 
 def test_adapters_merged_into_their_bases(pair) -> None:
     base, adapter, base_to, adapter_to = pair
+    assert has_guard(base_to)
     result = verify.verify(adapter, adapter_to, bases=(base, base_to))
     assert (result.passed, result.relation, result.tokens) == (True, "converted", 64)
     assert result.control["failed_as_it_must"]
