@@ -10,26 +10,32 @@ from pathlib import Path
 import pytest
 
 from ropetool import convert
+from ropetool.engines.names import EngineName
 from ropetool.rope.layout import Pairing
 
 
 @pytest.fixture(scope="session")
 def checkpoints(smollm2, tmp_path_factory) -> dict[str, Path]:
-    """By name: the weights in either layout, each a llama to its config; and what mlx-lm is to make of them."""
+    """By name: the original, what convert writes for each client, and the same with the layout key turned over."""
     made = tmp_path_factory.mktemp("clients")
-    convert.apply(convert.plan(smollm2, made / "interleaved", Pairing.INTERLEAVED))
-    weights = {"half": smollm2, "interleaved": made / "interleaved"}
-    for name, path in tuple(weights.items()):
-        for flag in (False, True):
-            for_mlx_lm = f"{name}, rope_traditional {str(flag).lower()}"
-            weights[for_mlx_lm] = with_config_keys_of_mlx_lm(path, made / for_mlx_lm, rope_traditional=flag)
+    weights = {"half": smollm2}
+    for name, engine in (("torchtune", EngineName.TORCHTUNE), ("mlx-lm", EngineName.MLX_LM), ("a twin's class", None)):
+        to = made / name
+        convert.apply(convert.plan(smollm2, to, Pairing.INTERLEAVED, engine=engine))
+        weights[f"interleaved, for {name}"] = to
+    base = json.loads((smollm2 / "config.json").read_text("utf-8"))["rope_parameters"]["rope_theta"]
+    for name, source, flag in (
+        ("interleaved, rope_traditional false", weights["interleaved, for mlx-lm"], False),
+        ("half, rope_traditional true", smollm2, True),
+        ("half, rope_traditional false", smollm2, False),
+    ):
+        weights[name] = with_keys(source, made / name, rope_traditional=flag, rope_theta=base)
     return weights
 
 
-def with_config_keys_of_mlx_lm(checkpoint: Path, destination: Path, *, rope_traditional: bool) -> Path:
+def with_keys(checkpoint: Path, destination: Path, **keys: object) -> Path:
     shutil.copytree(checkpoint, destination, copy_function=os.link)
-    config = json.loads((checkpoint / "config.json").read_text())
-    config |= {"rope_traditional": rope_traditional, "rope_theta": config["rope_parameters"]["rope_theta"]}
+    config = json.loads((checkpoint / "config.json").read_text("utf-8"))
     (destination / "config.json").unlink()
-    (destination / "config.json").write_text(json.dumps(config))
+    (destination / "config.json").write_text(json.dumps(config | keys), encoding="utf-8")
     return destination

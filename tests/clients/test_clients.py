@@ -19,18 +19,19 @@ ALLOWED, WIDE = 1e-3, 1.0  # nats: the largest difference of a log-probability
 
 Program = Callable[[Path, list[int]], torch.Tensor]
 RIGHT: tuple[tuple[Program, str], ...] = (
-    (programs.torchtune, "interleaved"),
-    (programs.mlx_lm, "interleaved, rope_traditional true"),
+    (programs.torchtune, "interleaved, for torchtune"),
+    (programs.mlx_lm, "interleaved, for mlx-lm"),
+    (programs.transformers, "interleaved, for a twin's class"),
     (programs.mlx_lm, "half, rope_traditional false"),
     (programs.ctranslate2, "half"),
 )
 WRONG: tuple[tuple[Program, str], ...] = (
-    (programs.transformers, "interleaved"),
+    (programs.transformers, "interleaved, for torchtune"),
     (programs.torchtune, "half"),
     (programs.mlx_lm, "interleaved, rope_traditional false"),
     (programs.mlx_lm, "half, rope_traditional true"),
     (programs.mlx_lm, "half"),  # config.json in the style of transformers 5: the base is not found
-    (programs.ctranslate2, "interleaved"),
+    (programs.ctranslate2, "interleaved, for torchtune"),
 )
 MODULES = ("torchtune", "torchao", "mlx", "mlx_lm", "ctranslate2")
 
@@ -93,6 +94,6 @@ def test_the_conversion_is_the_permutation_that_torchtune_applies_on_import(smol
         config.num_key_value_heads,
         config.hidden_size,
     )
-    ours = programs.torchtune_names(checkpoints["interleaved"])
+    ours = programs.torchtune_names(checkpoints["interleaved, for torchtune"])
     assert ours.keys() == theirs.keys()
     assert [name for name in ours if not torch.equal(ours[name], theirs[name])] == []
