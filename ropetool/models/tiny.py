@@ -330,12 +330,17 @@ def check_size(model: Any) -> None:
 
 
 def randomise(model: Any) -> None:
-    """Random biases, norm weights around 1 that are all different, and nothing that is all zero."""
+    """Random biases, norm weights around 1 that are all different, and nothing that is all zero.
+
+    Stacked experts as well: Qwen3-Omni's talker leaves its own as the memory was (transformers 5.24).
+    """
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if name.endswith("bias"):
                 parameter.normal_(0.0, 0.5)
             elif "norm" in name.lower() and name.endswith("weight") and parameter.dim() <= 2:
                 parameter.uniform_(0.5, 1.5)
+            elif ".experts." in name and parameter.dim() == 3:
+                parameter.normal_(0.0, 0.02)
             elif not parameter.any():
                 parameter.normal_(0.0, 0.05)

@@ -243,5 +243,5 @@ def test_a_planted_fault_fails(pair, fault, tmp_path):
 
 def test_every_fault_was_planted_in_many_types():
     """What a fault is in comes from the rows, so a row that loses its norms or biases must not pass unseen."""
-    assert sum(bool(row.companions) for row in TABLE.values()) > 60
+    assert sum(bool(row.companions) for row in TABLE.values()) >= 60
     assert sum(row.keys.kv_heads is not None for row in TABLE.values()) > 100
