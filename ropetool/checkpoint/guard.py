@@ -11,6 +11,7 @@ transformers 5.24.0 and 4.57.6:
 * ``hidden_size`` (``n_embd``, ``d_model``): an explicit class, Qwen3ForCausalLM say, in version 5 (a typed field:
   "expected int, got str");
   torchtune's HF checkpointer, which permutes q and k itself, needs the number too;
+* ``tie_word_embeddings``: an explicit class of several parts, whose width is that of a part (blt, t5gemma);
 * ``problem_type``: an explicit class in version 4 ("was not understood: received ..."; cohere2 and granitemoehybrid
   stumble over the width before, right after the sentence was logged).
 
@@ -27,28 +28,29 @@ from ropetool.checkpoint.config import MARKER, marker, with_marker
 from ropetool.errors import ConfigError
 
 GUARD = "guard"
-TEXT = "text_config"
-KEYS = ("model_type", "architectures", "problem_type", "hidden_size")
+KEYS = ("model_type", "architectures", "problem_type", "hidden_size", "tie_word_embeddings")
 # The model's width where a class calls it otherwise; covered where it is there.
 OTHER_WIDTHS = ("n_embd", "d_model", "dim", "embedding_size")
 
 
-def guarded(config: Mapping[str, Any], sentence: str) -> dict[str, Any]:
+def guarded(config: Mapping[str, Any], sentence: str, path: tuple[str, ...] = ()) -> dict[str, Any]:
     """A copy of ``config`` with ``sentence`` in the place of what a stock class needs; the true values in the marker.
 
-    The text model of a composite config is guarded alike: its class can be loaded on its own.
+    ``path`` are the keys that lead to the text model of a composite config: the parts there are guarded alike, as their
+    classes can be loaded on their own.
     """
-    covered, kept = _covered(config, sentence)
-    inner = config.get(TEXT)
-    if isinstance(inner, dict):
-        covered[TEXT], kept[TEXT] = _covered(inner, sentence)
+    covered, kept = _covered(config, sentence, path)
     return with_marker(covered, **{GUARD: kept})
 
 
-def _covered(config: Mapping[str, Any], sentence: str) -> tuple[dict[str, Any], dict[str, Any]]:
+def _covered(config: Mapping[str, Any], sentence: str, path: tuple[str, ...]) -> tuple[dict[str, Any], dict[str, Any]]:
     keys = (*KEYS, *(key for key in OTHER_WIDTHS if key in config))
     said = {key: [sentence] if key == "architectures" else sentence for key in keys}
-    return {**config, **said}, {key: config[key] for key in keys if key in config}
+    covered, kept = {**config, **said}, {key: config[key] for key in keys if key in config}
+    if path:
+        part, *rest = path
+        covered[part], kept[part] = _covered(config[part], sentence, tuple(rest))
+    return covered, kept
 
 
 def is_guarded(config: Mapping[str, Any]) -> bool:
@@ -63,16 +65,16 @@ def unguarded(config: Mapping[str, Any]) -> dict[str, Any]:
     """
     if not is_guarded(config):
         return dict(config)
-    kept = marker(config)[GUARD]
-    inner, kept_inner = config.get(TEXT), kept.get(TEXT) if isinstance(kept, dict) else None
-    if not isinstance(kept, dict) or (kept_inner is not None and not isinstance(kept_inner, dict)):
-        raise ConfigError(f"the marker's {GUARD} is {kept!r}; it was damaged", key=f"{MARKER}.{GUARD}")
-    bare = _uncovered(config, kept)
-    if kept_inner is not None and isinstance(inner, dict):
-        bare[TEXT] = _uncovered(inner, kept_inner)
+    bare = _uncovered(config, marker(config)[GUARD])
     bare[MARKER] = {key: value for key, value in marker(config).items() if key != GUARD}
     return bare
 
 
-def _uncovered(config: Mapping[str, Any], kept: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: kept.get(key, value) for key, value in config.items() if key not in KEYS or key in kept}
+def _uncovered(config: Any, kept: Any) -> dict[str, Any]:
+    if not isinstance(kept, dict) or not isinstance(config, dict):
+        raise ConfigError(f"the marker's {GUARD} is {kept!r}; it was damaged", key=f"{MARKER}.{GUARD}")
+    said = (config.get("model_type"), [config.get("model_type")])
+    bare = {key: kept.get(key, value) for key, value in config.items() if key in kept or value not in said}
+    for part in kept.keys() - {*KEYS, *OTHER_WIDTHS}:
+        bare[part] = _uncovered(config.get(part), kept[part])
+    return bare

@@ -26,6 +26,8 @@ LOCAL_AND_GLOBAL_THETA = {"full_attention": "global_rope_theta", "sliding_attent
 ROWS: tuple[Family, ...] = (
     *group(
         "esm", HALF, BERT, BERT_STAYS, ROTATE_HALF, attention="attention.self", keys=GeometryKeys(kv_heads=None),
+        blocks=(), methods=frozenset(("default", "ntk", "abf")),
+        methods_reason="its class reads rope_theta alone, and no rope block",
         needs=(Needs("position_embedding_type", "rotary", "absolute", "it has learned positions", "learned"),),
     ),
     *group(

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ropetool.checkpoint.config import BLOCKS
 from ropetool.families.geometry import Each, GeometryKeys, Part, Rows
 from ropetool.rope.pairing import Pairing
 
@@ -44,7 +45,9 @@ class Nope:
     """Which layers a class does not rotate.
 
     ``flags`` is a list in the config, 1 where a layer rotates; ``layer_type`` is the type (in ``layer_types``) of those
-    that do not. Where the config has neither, every ``interval``-th layer is one, by ``interval_key`` if it has that.
+    that do not. Where the config has neither, every ``interval``-th layer is one, by ``interval_key`` if it has that
+    (``from_last``: counted back from the last layer); without an interval, the class has a pattern of its own, and
+    config.json must have ``layer_types``.
     ``only_with`` is a key that must be set for any layer to be one. Rows of such a layer move like all others, which
     no logit shows; with ``unmoved`` its projections have another shape, and stay.
     """
@@ -53,6 +56,7 @@ class Nope:
     layer_type: str = ""
     interval_key: str = ""
     interval: int = 0
+    from_last: bool = False
     only_with: str = ""
     unmoved: bool = False
 
@@ -114,9 +118,11 @@ class Family:
     * ``keys``, ``defaults``: where the geometry is read, and what the class uses where config.json lacks the key;
     * ``pairing_key``: a config key that the class obeys; true means interleaved;
     * ``theta_keys``: the top-level names of the base, the one to write first; none: the class has it fixed;
+    * ``blocks``: the rope blocks that the class reads, ``rope_scaling`` and ``rope_parameters`` if not told otherwise;
     * ``methods``: the scaling methods that the class can take, if not all, with ``methods_reason``;
     * ``nope``: which layers the class does not rotate; ``kinds``: which types of layers have a rope block of their own;
-    * ``within``: the part of the model that the row is about; ``others``: attention modules beside the main one;
+    * ``within``: the part of the model that the row is about, ``section``: the key of its own config, which its
+      geometry keys start with; ``others``: attention modules beside the main one;
     * ``towers``: modules that hold attention of another model (vision, audio), which is left alone;
     * ``may_lack``: what a layer's attention may do without: ``k`` where it takes another layer's, ``qk`` where it may
       be another kind of mixer; ``mixers``: layer types whose tensors under the same names are no attention;
@@ -135,10 +141,12 @@ class Family:
     source: str
     attention: str = "self_attn"
     within: str = ""
+    section: str = ""
     keys: GeometryKeys = GeometryKeys()
     defaults: Mapping[str, float] = field(default_factory=dict)
     pairing_key: str | None = None
     theta_keys: tuple[str, ...] = ("rope_theta",)
+    blocks: tuple[str, ...] = BLOCKS
     methods: frozenset[str] | None = None
     methods_reason: str = ""
     nope: Nope | None = None

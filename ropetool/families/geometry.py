@@ -44,7 +44,8 @@ class GeometryKeys:
     ``head_dim`` lists keys whose values are added up (MLA: the unrotated and the rotated part); ``rotary`` lists
     the top-level keys, shares or widths (``_dim``), that the class reads the rotary width from; none means the whole
     head turns. A class that reads a share at the top level also reads ``partial_rotary_factor`` inside its rope block;
-    with ``share_in_block`` it reads it only there. ``experts`` counts projections stacked in one tensor.
+    with ``share_in_block`` it reads it only there. Where no key tells head_dim, all heads together are ``widening``
+    times the hidden size wide. ``experts`` counts projections stacked in one tensor.
     ``one_kv_head`` names two flags: with the first (true by default) and without the second, all heads share one
     key-value head; with neither, each has its own (Falcon's three forms).
     """
@@ -59,6 +60,7 @@ class GeometryKeys:
     length: str = "max_position_embeddings"
     rope_at_end: bool = False
     share_in_block: bool = False
+    widening: int = 1
     experts: str = ""
     one_kv_head: tuple[str, str] | None = None
 
@@ -182,7 +184,7 @@ def _head_dim(reader: _Reader, keys: GeometryKeys, heads: int) -> int:
     if len(keys.head_dim) > 1:
         missing = keys.head_dim[parts.index(None)]
         raise ConfigError(f"config.json has no {missing}, and nothing else tells it; add it", key=missing)
-    hidden = reader.required(keys.hidden)
+    hidden = reader.required(keys.hidden) * keys.widening
     if hidden % heads:
         raise ConfigError(
             f"head_dim is not in config.json, and {keys.hidden} {hidden} is not a multiple of {heads} heads",

@@ -15,17 +15,27 @@ from ropetool.families.parts import (
     norms,
 )
 
+MROPE = f"{ROTATE_HALF}; mRoPE: pairs take their position from three axes, the same for text"
+
 ROWS: tuple[Family, ...] = (
     *group(
         "llama mistral gemma gemma2 arcee cwm falcon_h1 granite granitemoe granitemoehybrid granitemoeshared "
         "hyperclovax internlm3 iquestcoder jais2 ministral ministral3 mixtral olmo seed_oss starcoder2 vaultgemma "
         "aria_text deepseek_ocr2_text emu3_text_model granite4_vision_text granite_docling_text "
-        "higgs_audio_v2 mllama_text_model unlimited_ocr_text voxtral_realtime_text eurobert phimoe",
+        "higgs_audio_v2 mllama_text_model unlimited_ocr_text voxtral_realtime_text eurobert",
         HALF, SEPARATE, V_O, ROTATE_HALF,
     ),
     *group(
-        "paddleocr_vl_text qwen2_5_omni_talker qwen2_5_omni_text qwen2_5_vl_text qwen2_vl_text cosmos3_edge_text",
-        HALF, SEPARATE, V_O, f"{ROTATE_HALF}; mRoPE: pairs take their position from three axes, the same for text",
+        "phimoe", HALF, SEPARATE, V_O, ROTATE_HALF, methods=frozenset(("default", "ntk", "abf")),
+        methods_reason="PhimoeConfig refuses a scaled block without a short_mscale and a long_mscale",
+    ),
+    *group(
+        "paddleocr_vl_text qwen2_5_omni_talker qwen2_5_omni_text qwen2_5_vl_text qwen2_vl_text",
+        HALF, SEPARATE, V_O, MROPE,
+    ),
+    *group(
+        "cosmos3_edge_text", HALF, SEPARATE, V_O, MROPE, methods=frozenset(("default", "ntk", "abf")),
+        methods_reason="Cosmos3EdgeTextConfig refuses every rope type but default",
     ),
     *group("csm_depth_decoder_model", HALF, SEPARATE, V_O, ROTATE_HALF),
     *group(
@@ -55,7 +65,7 @@ ROWS: tuple[Family, ...] = (
     ),
     *group(
         "zamba2", HALF, SEPARATE, (*V_O, *(f"linear_{p}_adapter_list" for p in "qkv")),
-        f"{ROTATE_HALF}, when use_mem_rope", keys=GeometryKeys(head_dim=("attention_head_dim",)),
+        f"{ROTATE_HALF}, when use_mem_rope", keys=GeometryKeys(head_dim=("attention_head_dim",), widening=2),
         needs=(Needs("use_mem_rope", True, False, "its attention has no positions", "none"),
                Needs("use_shared_attention_adapter", False, False,
                      "adapters are added to q and k, and their rows are not described by the row")),
@@ -82,9 +92,9 @@ ROWS: tuple[Family, ...] = (
     ),
     *group(
         "jetmoe", HALF,
-        (Moved("experts.input_linear", (Each("experts", Q),), "q"), Moved("kv_proj", K + V, "k")),
+        (Moved("experts.input_linear", (Each("experts", K),), "q"), Moved("kv_proj", K + V, "k")),
         ("experts.output_linear", "experts.router", "experts.bias", "rotary_emb"),
-        f"{ROTATE_HALF}; q is a mixture of experts", attention="self_attention",
+        f"{ROTATE_HALF}; q is a mixture of experts, each with as many heads as k has", attention="self_attention",
         keys=GeometryKeys(head_dim=("kv_channels",), experts="num_local_experts"),
     ),
     *group("gpt_oss granite_swa granitemoe_swa", HALF, SEPARATE, (*V_O, "sinks"), ROTATE_HALF),

@@ -71,8 +71,8 @@ ROWS: tuple[Family, ...] = (
         nope=Nope("", "full_attention"),
     ),
     *group(
-        "kolibri1", HALF, SEPARATE + HEAD_NORMS, V_O, f"{ROTATE_HALF}, in sliding layers",
-        nope=Nope("", "full_attention"),
+        "kolibri1", HALF, SEPARATE + HEAD_NORMS, V_O, f"{ROTATE_HALF}, in sliding layers where there are any",
+        nope=Nope("", "full_attention", interval=5, only_with="sliding_window"),
     ),
     *group(
         "flint", HALF, SEPARATE + HEAD_NORMS, (*V_O, "softmax_offset", "sinks"), f"{ROTATE_HALF}, in sliding layers",
@@ -80,7 +80,8 @@ ROWS: tuple[Family, ...] = (
     ),
     *group(
         "muse_glimmer_text muse_spark_text", HALF, SEPARATE, (*V_O, "gate_proj"),
-        f"{ROTATE_HALF}, in sliding layers, after norms without weights", nope=Nope("", "full_attention"),
+        f"{ROTATE_HALF}, where layer_rope_theta is not 0, after norms without weights",
+        nope=Nope(flags="layer_rope_theta", interval=4, from_last=True),
     ),
     *group(
         "beam", HALF, SEPARATE + HEAD_NORMS, (*V_O, "gate_proj", "gate_bias"), f"{ROTATE_HALF}, in sliding layers",

@@ -6,7 +6,6 @@ from ropetool.families.family import INTERLEAVED, Family, Moved, Nope, Site
 from ropetool.families.geometry import GeometryKeys
 from ropetool.families.parts import (
     ADJACENT,
-    BLOCK_SHARE,
     FOUR_BLOCKS_QVK,
     FULL_NORMS,
     PARTIAL,
@@ -46,7 +45,8 @@ ROWS: tuple[Family, ...] = (
     *group("blt_local_decoder blt_local_encoder blt_patcher", INTERLEAVED, SEPARATE, V_O, ADJACENT),
     *group(
         "blt", INTERLEAVED, SEPARATE, V_O, f"{ADJACENT}, in four models with a config each", keys=WHOLE,
-        within="global_transformer",
+        within="global_transformer", section="global_config", methods=frozenset(("default",)),
+        methods_reason="its four models have a rope block each in a config of their own, and an extension writes one",
         others=tuple(
             Site("self_attn", SEPARATE, V_O, keys, within=name, section=section)
             for name, section, keys in (
@@ -66,7 +66,7 @@ ROWS: tuple[Family, ...] = (
     ),
     *group(
         "moonshine_streaming", INTERLEAVED, SEPARATE, V_O, f"{ADJACENT}; cross attention is not rotated",
-        keys=BLOCK_SHARE, towers=frozenset(("encoder",)),
+        keys=PARTIAL, towers=frozenset(("encoder",)),
     ),
     *group(
         "llama4_text", INTERLEAVED, SEPARATE, V_O,
@@ -78,8 +78,12 @@ ROWS: tuple[Family, ...] = (
         "repeat_interleave of the angles; with use_qk_norm, norms stored as [heads, head_dim]",
     ),
     *group(
-        "cohere2 cohere2_moe", INTERLEAVED, SEPARATE, V_O, "repeat_interleave of the angles, in sliding layers",
+        "cohere2", INTERLEAVED, SEPARATE, V_O, "repeat_interleave of the angles, in sliding layers",
         nope=FULL_LAYERS_ARE_NOPE,
+    ),
+    *group(
+        "cohere2_moe", INTERLEAVED, SEPARATE, V_O, "repeat_interleave of the angles, in sliding layers",
+        nope=Nope(layer_type="full_attention"), blocks=("rope_parameters",),
     ),
     *group("gptj", INTERLEAVED, SEPARATE, ("v_proj", *BUFFERS), TABLE_BY_POSITION, **FIXED_BASE),
     *group(

@@ -22,6 +22,7 @@ def blocks_of(config: Mapping[str, Any], family: Family) -> tuple[RopeBlock, ...
     Raises `ConfigError` for a block in a form that the class would not read.
     """
     blocks = rope_blocks(config, family.theta_keys)
+    _check_read(config, family, blocks[0])
     flat = blocks[0].layers == ALL_LAYERS
     if not family.kinds:
         if not flat:
@@ -44,6 +45,22 @@ def blocks_of(config: Mapping[str, Any], family: Family) -> tuple[RopeBlock, ...
     first, *rest = family.kinds
     scaled = replace(blocks[0], layers=first.layer_type)
     return (_with_default(scaled, first), *(_nested(None, kind, config) for kind in rest))
+
+
+def _check_read(config: Mapping[str, Any], family: Family, block: RopeBlock) -> None:
+    """Refuse what stands only in a block that the class does not read; what it reads elsewhere may stand there too."""
+    unread = next((key for key in BLOCKS if key not in family.blocks and config.get(key)), None)
+    if unread is None or any(config.get(key) for key in family.blocks):
+        return
+    base_elsewhere = "rope_theta" not in block.values or any(config.get(key) is not None for key in family.theta_keys)
+    if block.rope_type == "default" and base_elsewhere:
+        return
+    instead = " or ".join((*family.blocks, *family.theta_keys))
+    raise ConfigError(
+        f"the class of {family.model_type} does not read {unread}, and would ignore it without a word; it reads "
+        f"{instead}: write it there",
+        key=unread,
+    )
 
 
 def _nested(block: RopeBlock | None, kind: Kind, config: Mapping[str, Any]) -> RopeBlock:

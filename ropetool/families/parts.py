@@ -15,7 +15,7 @@ from ropetool.rope.pairing import Pairing
 CLASSES: Mapping[str, Mapping[str, Any]] = json.loads(Path(__file__).with_name("classes.json").read_text("utf-8"))
 
 # What a class uses whatever its geometry keys are.
-CLASS_SWITCHES = ("rope_theta", "scaled_rope", "use_sliding_window")
+CLASS_SWITCHES = ("rope_theta", "scaled_rope", "own_block", "use_sliding_window")
 
 SEPARATE = (Moved("q_proj", Q, "q"), Moved("k_proj", K, "k"))
 V_O = ("v_proj", "o_proj", "rotary_emb")
@@ -71,7 +71,16 @@ def _kinds(model_type: str, theta_keys: Mapping[str, str], facts: Mapping[str, M
 
 
 def _keys_read(keys: GeometryKeys) -> set[str]:
-    named = (keys.kv_heads, *keys.head_dim, *keys.rotary, keys.latent, keys.length, keys.experts, keys.heads)
+    named = (
+        keys.kv_heads,
+        *keys.head_dim,
+        *keys.rotary,
+        keys.latent,
+        keys.value,
+        keys.length,
+        keys.experts,
+        keys.heads,
+    )
     return {str(key) for key in named if key} | ({"partial_rotary_factor"} if keys.share_in_block else set())
 
 

@@ -33,4 +33,4 @@ def protected(config: Mapping[str, Any], reading: Reading | None = None) -> dict
     reading = reading or read_model(config)
     if stock_is_right(reading) or marker(config).get(ENGINE) is not None:
         return dict(config)
-    return guarded(config, guard_sentence(reading))
+    return guarded(config, guard_sentence(reading), reading.decoder.path)

@@ -100,20 +100,25 @@ def read_as(config: Mapping[str, Any], decoder: Decoder) -> Reading:
     """Understand a config through a row that need not be the table's; raises `ConfigError` for what cannot be."""
     family, text = decoder.family, decoder.text
     refusal = _refusal(text, family)
-    blocks = blocks_of(text, family)
-    _check_named_scaling(text, family)
-    length = count(text, family.keys.length)
+    turning = (text.get(family.section) or {}) if family.section else text
+    blocks = blocks_of(turning, family)
+    _check_block_is_there(turning, family)
+    length = count(turning, family.keys.length)
     warnings: list[Warn] = []
     if length is None and family.keys.length in family.defaults:
         length = int(family.defaults[family.keys.length])
         warnings.append(_default_warning(family.keys.length, length))
     kinds = family.kinds or (None,)
     rotations = tuple(
-        _rotation(block, family, kind, length, text, warnings) for block, kind in zip(blocks, kinds, strict=True)
+        _rotation(block, family, kind, length, text, turning, warnings)
+        for block, kind in zip(blocks, kinds, strict=True)
     )
     geometry = rotations[0].geometry
-    warnings += [_default_warning(key, value) for key, value in geometry.class_defaults.items()]
     others = tuple(_at_site(site, family, rotations[0], length, text) for site in family.others)
+    defaults = {
+        k: v for found in (geometry, *(other.geometry for other in others)) for k, v in found.class_defaults.items()
+    }
+    warnings += [_default_warning(key, value) for key, value in defaults.items()]
     for rotation in rotations:  # a factor list of the wrong length shows here
         rotation.scaling.inv_freq(rotation.geometry.rotary_dim)
     if refusal:
@@ -144,19 +149,27 @@ def _refusal(config: Mapping[str, Any], family: Family) -> str:
     return family.refusal
 
 
-def _check_named_scaling(config: Mapping[str, Any], family: Family) -> None:
-    """A class whose own block scales does so where config.json has no block: nothing there says by how much."""
-    if "scaled_rope" in family.defaults and not any(config.get(key) for key in BLOCKS):
+# What a class does where config.json has no block at all, by the switch that `families.parts` has for it.
+OWN_BLOCK = {
+    "scaled_rope": "scales by values of its own",
+    "own_block": "turns by values of its own, whatever the other keys say",
+}
+
+
+def _check_block_is_there(config: Mapping[str, Any], family: Family) -> None:
+    """A class may fill in a whole block where config.json has none: nothing there says what is in it."""
+    does = next((said for switch, said in OWN_BLOCK.items() if switch in family.defaults), None)
+    if does and not any(config.get(key) for key in BLOCKS):
         raise ConfigError(
-            f"config.json has neither {' nor '.join(BLOCKS)}, and the class of {family.model_type} then scales by "
-            f"values of its own; write the block into config.json (transformers does so on saving)",
+            f"config.json has neither {' nor '.join(BLOCKS)}, and the class of {family.model_type} then {does}; write "
+            f"the block into config.json (transformers does so on saving)",
             key=BLOCKS[0],
         )
 
 
 def nope_layers(config: Mapping[str, Any], nope: Nope | None) -> frozenset[int]:
     """The indices of the layers that the class does not rotate."""
-    if nope is None or (nope.only_with and not config.get(nope.only_with)):
+    if nope is None or (nope.only_with and not config.get(nope.only_with, True)):
         return frozenset()
     flags, types = config.get(nope.flags), config.get("layer_types")
     if isinstance(flags, list):
@@ -164,10 +177,16 @@ def nope_layers(config: Mapping[str, Any], nope: Nope | None) -> frozenset[int]:
     if nope.layer_type and isinstance(types, list):
         return frozenset(index for index, kind in enumerate(types) if kind == nope.layer_type)
     every = config.get(nope.interval_key) or nope.interval
+    if not every:
+        raise ConfigError(
+            "config.json has no layer_types, which tell the layers without rotation, and the class then fills in a "
+            "pattern of its own; write them into config.json (transformers does so on saving)",
+            key="layer_types",
+        )
     layers = count(config, "num_hidden_layers") or 0
     if not isinstance(every, int):
         raise ConfigError(f"{nope.interval_key} is {every!r}; it must be a whole number", key=nope.interval_key)
-    return frozenset(range(every - 1, layers, every))
+    return frozenset(range((layers - 1) % every if nope.from_last else every - 1, layers, every))
 
 
 def _still_layers(config: Mapping[str, Any], family: Family) -> frozenset[int]:
@@ -202,6 +221,7 @@ def _rotation(
     kind: Kind | None,
     length: int | None,
     config: Mapping[str, Any],
+    turning: Mapping[str, Any],
     warnings: list[Warn],
 ) -> Rotation:
     keys = family.keys
@@ -211,7 +231,7 @@ def _rotation(
             f"rope type {block.rope_type} is an older name of {SPELLINGS[block.rope_type]}, which transformers 5 lost"
         )
         warnings.append(Warn("old-rope-type", said))
-    theta, source = _theta(block, family, kind, config, warnings)
+    theta, source = _theta(block, family, kind, turning, warnings)
     scaling = scaling_from_block(block.values, theta, length)
     share = block.values.get("partial_rotary_factor")
     ignored = not keys.share and not keys.share_in_block and not isinstance(scaling, Proportional)

@@ -111,6 +111,8 @@ SPECIAL: dict[str, Special] = {
          "rope_parameters": {**_DEFAULT_ROPE, "mrope_section": [6, 6, 4]}}
     ),
     "embedding_gemma2_text": Special({"global_head_dim": 32}),
+    # Its config refuses fewer key-value heads.
+    "esmc": Special({"num_key_value_heads": HEADS}),
     "esm": Special({"position_embedding_type": "rotary", "pad_token_id": 0, "mask_token_id": 3}),
     "falcon_h1": Special({"mamba_d_ssm": 64, "mamba_d_head": 8}),
     "gemma3n_text": Special(

@@ -23,13 +23,22 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "text_config": {"model_type": "gemma3_text", "hidden_size": 64, "head_dim": 8},
         "vision_config": {"model_type": "siglip"},
     },
+    "composite within a part": {
+        "model_type": "qwen2_5_omni",
+        "thinker_config": {
+            "audio_config": {"d_model": 8},
+            "text_config": {"model_type": "some_text", "hidden_size": 64},
+        },
+    },
+    "tied": {"model_type": "blt", "tie_word_embeddings": False, "global_config": {"hidden_size": 64}},
 }
+PATHS = {"composite": ("text_config",), "composite within a part": ("thinker_config", "text_config")}
 
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_it_comes_off_without_a_trace(name: str) -> None:
     config = CONFIGS[name] | MARKED
-    covered = guarded(config, SENTENCE)
+    covered = guarded(config, SENTENCE, PATHS.get(name, ()))
     assert is_guarded(covered)
     assert not is_guarded(config)
     assert json.dumps(unguarded(json.loads(json.dumps(covered)))) == json.dumps(config)
@@ -38,13 +47,23 @@ def test_it_comes_off_without_a_trace(name: str) -> None:
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_every_key_that_a_stock_class_needs_says_the_sentence(name: str) -> None:
-    covered = guarded(CONFIGS[name] | MARKED, SENTENCE)
-    parts = [covered, *([covered["text_config"]] if "text_config" in covered else [])]
+    covered = guarded(CONFIGS[name] | MARKED, SENTENCE, PATHS.get(name, ()))
+    parts = [covered]
+    for key in PATHS.get(name, ()):
+        parts.append(parts[-1][key])
+    assert SENTENCE not in json.dumps(covered.get("vision_config")) + json.dumps(
+        covered.get("thinker_config", {}).get("audio_config")
+    )
     for part in parts:
         assert part.get("n_embd") in (None, SENTENCE)
         assert {key: part[key] for key in KEYS} == dict.fromkeys(KEYS, SENTENCE) | {"architectures": [SENTENCE]}
     assert covered.get("vision_config") == CONFIGS[name].get("vision_config")
     assert covered["ropetool"]["pairing"] == "interleaved"
+
+
+def test_what_is_not_covered_is_not_taken_off() -> None:
+    covered = guarded(CONFIGS["plain"] | MARKED, SENTENCE) | {"tie_word_embeddings": True}
+    assert unguarded(covered) == CONFIGS["plain"] | MARKED | {"tie_word_embeddings": True}
 
 
 def test_the_config_of_a_directory_is_read_without_it(tmp_path) -> None:

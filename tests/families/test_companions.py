@@ -392,7 +392,9 @@ def test_one_scale_for_each_of_fused_q_k_and_v_stays(shape: tuple[int, ...], tmp
 
 
 def test_the_config_of_the_whole_or_of_the_text_decoder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(COMPOSITES, "pair", Composite("pair", "llama", ("text_config",), frozenset()))
+    monkeypatch.setitem(
+        COMPOSITES, "pair", Composite("pair", "llama", ("text_config",), "", False, False, ("model.layers",), (), "")
+    )
     directory = llama(tmp_path / "a", GPTQ_Q)
     whole, text = {"model_type": "pair", "text_config": BASE}, BASE
     for config in (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import sys
 from dataclasses import replace
 from typing import Any
@@ -12,14 +13,14 @@ import torch
 from transformers import AutoConfig
 from transformers.models.gptj.modeling_gptj import create_sinusoidal_positions
 
-from ropetool.checkpoint.config import rope_blocks
+from ropetool.checkpoint.config import BLOCKS, rope_blocks
 from ropetool.checkpoint.folder import open_checkpoint
 from ropetool.errors import ConfigError
 from ropetool.families.family import Family, Moved
 from ropetool.families.geometry import CLASS_DEFAULT, Each, GeometryKeys, Part, read_geometry
 from ropetool.families.parts import CLASSES
 from ropetool.families.plan import claims
-from ropetool.families.reading import read_model
+from ropetool.families.reading import OWN_BLOCK, read_model
 from ropetool.families.schemes import scheme_of
 from ropetool.families.table import TABLE
 from ropetool.rope.pairing import Head, pairs
@@ -31,8 +32,8 @@ TOKENS = 32
 HEADS, HEAD_DIM = 160, 80
 
 
-# Rows whose bare config (sizes alone) can be read: not those whose own block scales, which is an error.
-BARE = {t: row for t, row in TABLE.items() if "scaled_rope" not in row.defaults and not row.kinds}
+# Rows whose bare config (little more than sizes) can be read by one block.
+BARE = {t: row for t, row in TABLE.items() if not row.kinds}
 
 
 def test_every_tiny_config_has_a_row() -> None:
@@ -216,30 +217,91 @@ def test_norms_between_projection_and_rotation_move(name: str, checkpoint) -> No
 # --- the defaults of the class --------------------------------------------------------------------------------------
 
 
+# What a class cannot be built without, beside the sizes.
+FLOW_HEAD = {"flow_head_config": {"condition_dim": HEADS * HEAD_DIM}}
+CANNOT_LACK: dict[str, dict[str, Any]] = {
+    "gradium_phonon_tts": FLOW_HEAD,
+    "pocket_tts": FLOW_HEAD,
+    "moonshine_streaming": {"num_key_value_heads": HEADS},
+}
+CANNOT_LACK_IN_BLOCK: dict[str, dict[str, Any]] = {"cosmos3_edge_text": {"mrope_section": [24, 20, 20]}}
+NO_TYPES_NO_NOPE = {"num_hidden_layers": 2, "layer_types": ["sliding_attention", "full_attention"]}
+
+
 def bare_config(row: Family) -> dict[str, Any]:
-    """A config with head count and hidden size only: everything else is left to the class."""
-    return {"model_type": row.model_type, row.keys.heads: HEADS, row.keys.hidden: HEADS * HEAD_DIM}
+    """A config with head counts and hidden sizes only, as far as may be: everything else is left to the class."""
+    config: dict[str, Any] = {"model_type": row.model_type, **CANNOT_LACK.get(row.model_type, {})}
+    config |= {needs.key: needs.value for needs in row.needs}
+    if row.defaults.keys() & OWN_BLOCK.keys():
+        config["rope_parameters"] = {"rope_type": "default", **CANNOT_LACK_IN_BLOCK.get(row.model_type, {})}
+    if row.nope and row.nope.layer_type and not row.nope.interval:
+        config |= NO_TYPES_NO_NOPE
+    for keys in (row.keys, *(site.keys for site in row.others if site.section)):
+        put(config, keys.heads, HEADS)
+        put(config, keys.hidden, HEADS * HEAD_DIM)
+    return config
+
+
+def put(config: dict[str, Any], key: str, value: Any) -> None:
+    """Set a key, which may be one of an object inside (``a.b``)."""
+    outer, _, inner = key.rpartition(".")
+    (config.setdefault(outer, {}) if outer else config)[inner] = value
+
+
+def got(config: Any, key: str) -> Any:
+    """The value of a key in a config object; None where it has none."""
+    outer, _, inner = key.rpartition(".")
+    return getattr(getattr(config, outer) if outer else config, inner, None)
+
+
+def turning_part(row: Family, config: Any) -> Any:
+    """The config object whose rope block the class rotates by."""
+    return getattr(config, row.section) if row.section else config
+
+
+def kv_heads_of(row: Family, config: Any) -> int:
+    """As the class counts them."""
+    if row.keys.one_kv_head:  # modeling_falcon.py, FalconAttention.__init__
+        one, grouped = (getattr(config, key) for key in row.keys.one_kv_head)
+        if not grouped:
+            return 1 if one else HEADS
+    return (got(config, row.keys.kv_heads) if row.keys.kv_heads else None) or HEADS
+
+
+def site_defaults(row: Family, config: Any) -> dict[str, Any]:
+    """Heads and head_dim of the sites beside the main one that have keys of their own in the same config."""
+    sites = {site.module: site.keys for site in row.others if site.keys.heads.startswith("index")}
+    return {
+        f"{module}.{what}": got(config, key)
+        for module, keys in sites.items()
+        for what, key in (("heads", keys.heads), ("head_dim", keys.head_dim[0]))
+    }
 
 
 def class_defaults(row: Family) -> dict[str, Any]:
     """What the class makes of a bare config."""
     config = AutoConfig.for_model(**bare_config(row))
-    rope = getattr(config, "rope_parameters", None) or {}
+    turning = turning_part(row, config)
+    rope = getattr(turning, "rope_parameters", None) or {}
     latent = row.keys.latent is not None
     head_dim = (
         sum(getattr(config, key) for key in row.keys.head_dim)
         if latent
-        else getattr(config, "head_dim", None) or HEAD_DIM
+        else getattr(turning, "head_dim", None) or HEAD_DIM
     )
     rotary = config.qk_rope_head_dim if latent else int(head_dim * rope.get("partial_rotary_factor", 1.0))
     return {
-        "kv_heads": (getattr(config, row.keys.kv_heads) if row.keys.kv_heads else None) or HEADS,
+        "kv_heads": kv_heads_of(row, config),
         "head_dim": head_dim,
-        "rotary_dim": getattr(config, "rotary_dim", None) or rotary,
+        "rotary_dim": config.rotary_dim if "rotary_dim" in row.keys.rotary else rotary,
         "latent_dim": getattr(config, row.keys.latent) if row.keys.latent else 0,
-        "length": getattr(config, row.keys.length),
+        "value_dim": getattr(config, row.keys.value) if row.keys.value else head_dim,
+        "experts": getattr(config, row.keys.experts) if row.keys.experts else 1,
+        # Two classes have none: recurrent_gemma looks back through a window alone, clvp_encoder builds no table.
+        "length": getattr(turning, row.keys.length, None),
         "theta": rope.get("rope_theta", 10000.0),
         "use_sliding_window": getattr(config, "use_sliding_window", True),
+        **site_defaults(row, config),
     }
 
 
@@ -252,12 +314,16 @@ def default_faults(row: Family, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         "head_dim": reading.geometry.head_dim,
         "rotary_dim": reading.geometry.rotary_dim,
         "latent_dim": reading.geometry.latent_dim,
+        "value_dim": reading.geometry.value_dim,
+        "experts": reading.geometry.experts,
         "length": reading.length,
         "theta": reading.rotations[0].scaling.theta,
         "use_sliding_window": row.defaults.get("use_sliding_window", True),
     }
+    for site, other in zip(row.others, reading.others, strict=True):
+        read |= {f"{site.module}.heads": other.geometry.heads, f"{site.module}.head_dim": other.geometry.head_dim}
     told = class_defaults(row)
-    return [f"{key} is {read[key]} here and {told[key]} in the class" for key in read if read[key] != told[key]]
+    return [f"{key} is {read[key]} here and {told[key]} in the class" for key in told if read[key] != told[key]]
 
 
 @pytest.mark.parametrize("row", BARE.values(), ids=BARE)
@@ -267,11 +333,12 @@ def test_the_defaults_of_a_row_are_those_of_the_class(row: Family, monkeypatch: 
 
 @pytest.mark.parametrize("row", BARE.values(), ids=BARE)
 def test_a_wrong_or_missing_default_is_seen(row: Family, monkeypatch: pytest.MonkeyPatch) -> None:
-    for key, value in row.defaults.items():
+    values = {key: value for key, value in row.defaults.items() if key not in OWN_BLOCK}
+    for key, value in values.items():
         wrong = (not value) if isinstance(value, bool) else value * 2 if value > 1 else value * 0.75
         planted = replace(row, defaults={**row.defaults, key: wrong})
         assert _seen(planted, monkeypatch), f"{key} = {wrong}"
-    for key in row.defaults:
+    for key in values:
         planted = replace(row, defaults={k: v for k, v in row.defaults.items() if k != key})
         if (key, row.defaults[key]) != ("partial_rotary_factor", 1.0):  # what is meant without it, too
             assert _seen(planted, monkeypatch), f"no {key}"
@@ -285,11 +352,25 @@ def _seen(row: Family, monkeypatch: pytest.MonkeyPatch) -> bool:
         return True
 
 
+FILLING_IN = {t: row for t, row in BARE.items() if row.defaults.keys() & OWN_BLOCK.keys()}
+
+
+@pytest.mark.parametrize("row", FILLING_IN.values(), ids=FILLING_IN)
+def test_a_class_that_fills_in_a_block_needs_one_in_the_config(row: Family) -> None:
+    config = {key: value for key, value in bare_config(row).items() if key not in BLOCKS}
+    theirs = AutoConfig.for_model(**config, rope_theta=54321.0).rope_parameters
+    assert theirs["rope_theta"] != 54321.0 or theirs["rope_type"] != "default"
+    with pytest.raises(ConfigError, match=f"the class of {row.model_type} then (scales|turns) by values of its own"):
+        read_model(config)
+
+
 @pytest.mark.parametrize("row", BARE.values(), ids=BARE)
 def test_a_default_in_use_is_reported_with_its_value(row: Family) -> None:
     reading = read_model(bare_config(row))
     said = " | ".join(warning.message for warning in reading.warnings)
-    used = {**reading.geometry.class_defaults, row.keys.length: reading.length}
+    used = {} if reading.length is None else {row.keys.length: reading.length}
+    for geometry in (reading.geometry, *(other.geometry for other in reading.others)):
+        used |= geometry.class_defaults
     for key, value in used.items():
         assert f"no {key}; the class default {value:g} is used" in said
     if row.theta_keys:
@@ -341,15 +422,25 @@ SPELLINGS: tuple[dict[str, Any], ...] = (
 )  # fmt: skip
 def test_base_and_width_are_what_the_class_makes_of_them(row: Family, spelling: dict[str, Any]) -> None:
     """Whatever key a config carries them under: what ropetool reports is what the class computes with."""
-    config = {**bare_config(row), **spelling}
-    theirs = AutoConfig.for_model(**{k: dict(v) if isinstance(v, dict) else v for k, v in config.items()})
+    needed = CANNOT_LACK_IN_BLOCK.get(row.model_type, {})
+    spelled = {key: {**value, **needed} if isinstance(value, dict) else value for key, value in spelling.items()}
+    config = {
+        key: value for key, value in bare_config(row).items() if key not in BLOCKS or not set(BLOCKS) & set(spelled)
+    }
+    (config[row.section] if row.section else config).update(spelled)
+    theirs = turning_part(row, AutoConfig.for_model(**copy.deepcopy(config)))
+    if set(BLOCKS) & set(spelled) - set(row.blocks):
+        with pytest.raises(ConfigError, match=r"does not read rope_(scaling|parameters), and would ignore it"):
+            read_model(config)
+        return
+    rope = theirs.rope_parameters if row.blocks else {"rope_theta": theirs.rope_theta}
     reading = read_model(config)
-    assert reading.rotations[0].scaling.theta == theirs.rope_parameters["rope_theta"]
+    assert reading.rotations[0].scaling.theta == rope["rope_theta"]
     if row.keys.latent is None:
         head_dim = reading.geometry.head_dim
-        share = theirs.rope_parameters.get("partial_rotary_factor", 1.0)
+        share = rope.get("partial_rotary_factor", 1.0)
         # A class whose code does not look at the share rotates the whole head, whatever the config says.
-        reads_share = bool(row.keys.rotary)
+        reads_share = bool(row.keys.rotary) or row.keys.share_in_block
         assert reading.geometry.rotary_dim == (int(head_dim * share) if reads_share else head_dim)
 
 
