@@ -1,9 +1,8 @@
 """The guard: a config.json that no stock class can load by mistake, and back; JSON in, JSON out.
 
-For weights in a layout that the model class would not rotate. transformers passes over ``auto_map`` beside a
-``model_type`` that it knows, and loads the stock class without a word; so the values themselves have to go. They lie in
-the marker, and in their place stands a sentence, which transformers prints in its error. Which key stops whom, run on
-transformers 5.24.0 and 4.57.6:
+For weights in a layout that the model class would not rotate. transformers passes over keys that it does not know, and
+loads the class without a word; so the values that it needs have to go. They lie in the marker, and in their place
+stands a sentence, which transformers prints in its error. Which key stops whom, run on transformers 5.24.0 and 4.57.6:
 
 * ``model_type``: the Auto classes ("has model type `...` but Transformers does not recognize this architecture"), and
   with them every engine that reads its config so; mlx-lm too ("Model type ... not supported");
@@ -12,7 +11,9 @@ transformers 5.24.0 and 4.57.6:
   "expected int, got str");
   torchtune's HF checkpointer, which permutes q and k itself, needs the number too;
 * ``problem_type``: an explicit class in version 4 ("was not understood: received ..."; cohere2 and granitemoehybrid
-  stumble over the width before, right after the sentence was logged).
+  stumble over the width before, right after the sentence was logged);
+* ``auto_map``: the Auto classes again, with ``trust_remote_code``: they would take config and model from the code that
+  it names, whatever the type. Its other entries, a tokenizer's for one, stay.
 
 Tokenizers still load: theirs is the untyped base config, which checks neither of the two. What cannot be stopped: a
 caller who builds a config himself and passes it as ``config=``.
@@ -20,35 +21,41 @@ caller who builds a config himself and passes it as ``config=``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ropetool.checkpoint.config import MARKER, marker, with_marker
 from ropetool.errors import ConfigError
 
 GUARD = "guard"
-TEXT = "text_config"
 KEYS = ("model_type", "architectures", "problem_type", "hidden_size")
 # The model's width where a class calls it otherwise; covered where it is there.
 OTHER_WIDTHS = ("n_embd", "d_model", "dim", "embedding_size")
+CODE = "auto_map"
+CODE_OF_MODELS = ("AutoConfig", "AutoModel")
+NOT_PARTS = frozenset((*KEYS, *OTHER_WIDTHS, CODE))
 
 
-def guarded(config: Mapping[str, Any], sentence: str) -> dict[str, Any]:
-    """A copy of ``config`` with ``sentence`` in the place of what a stock class needs; the true values in the marker.
+def guarded(config: Mapping[str, Any], sentence: str, text_path: Sequence[str] = ()) -> dict[str, Any]:
+    """A copy of ``config`` with ``sentence`` in the place of what a class needs to load; the true values in the marker.
 
-    The text model of a composite config is guarded alike: its class can be loaded on its own.
+    The parts of a composite config along ``text_path``, the keys that lead to its text model, are guarded alike: their
+    classes can be loaded on their own.
     """
-    covered, kept = _covered(config, sentence)
-    inner = config.get(TEXT)
-    if isinstance(inner, dict):
-        covered[TEXT], kept[TEXT] = _covered(inner, sentence)
+    covered, kept = _covered(config, sentence, text_path)
     return with_marker(covered, **{GUARD: kept})
 
 
-def _covered(config: Mapping[str, Any], sentence: str) -> tuple[dict[str, Any], dict[str, Any]]:
+def _covered(config: Mapping[str, Any], sentence: str, path: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
     keys = (*KEYS, *(key for key in OTHER_WIDTHS if key in config))
-    said = {key: [sentence] if key == "architectures" else sentence for key in keys}
-    return {**config, **said}, {key: config[key] for key in keys if key in config}
+    said: dict[str, Any] = {key: [sentence] if key == "architectures" else sentence for key in keys}
+    code = config.get(CODE)
+    if isinstance(code, dict):
+        said[CODE] = {entry: place for entry, place in code.items() if not entry.startswith(CODE_OF_MODELS)}
+    covered, kept = {**config, **said}, {key: config[key] for key in said if key in config}
+    if path:
+        covered[path[0]], kept[path[0]] = _covered(config[path[0]], sentence, path[1:])
+    return covered, kept
 
 
 def is_guarded(config: Mapping[str, Any]) -> bool:
@@ -63,16 +70,13 @@ def unguarded(config: Mapping[str, Any]) -> dict[str, Any]:
     """
     if not is_guarded(config):
         return dict(config)
-    kept = marker(config)[GUARD]
-    inner, kept_inner = config.get(TEXT), kept.get(TEXT) if isinstance(kept, dict) else None
-    if not isinstance(kept, dict) or (kept_inner is not None and not isinstance(kept_inner, dict)):
-        raise ConfigError(f"the marker's {GUARD} is {kept!r}; it was damaged", key=f"{MARKER}.{GUARD}")
-    bare = _uncovered(config, kept)
-    if kept_inner is not None and isinstance(inner, dict):
-        bare[TEXT] = _uncovered(inner, kept_inner)
+    bare = _uncovered(config, marker(config)[GUARD])
     bare[MARKER] = {key: value for key, value in marker(config).items() if key != GUARD}
     return bare
 
 
-def _uncovered(config: Mapping[str, Any], kept: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: kept.get(key, value) for key, value in config.items() if key not in KEYS or key in kept}
+def _uncovered(config: Any, kept: Any) -> dict[str, Any]:
+    if not isinstance(kept, dict) or not isinstance(config, dict):
+        raise ConfigError(f"the marker's {GUARD} is {kept!r}; it was damaged", key=f"{MARKER}.{GUARD}")
+    true = {key: value if key in NOT_PARTS else _uncovered(config.get(key), value) for key, value in kept.items()}
+    return {key: true.get(key, value) for key, value in config.items() if key not in KEYS or key in true}

@@ -23,13 +23,22 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "text_config": {"model_type": "gemma3_text", "hidden_size": 64, "head_dim": 8},
         "vision_config": {"model_type": "siglip"},
     },
+    "composite of composites": {
+        "model_type": "qwen2_5_omni",
+        "thinker_config": {"model_type": "qwen2_5_omni_thinker", "text_config": {"hidden_size": 64}, "x": {"y": 1}},
+    },
+    "code of its own": {
+        "model_type": "odd",
+        "auto_map": {"AutoConfig": "c.C", "AutoTokenizer": ["t.T", None], "AutoModelForCausalLM": "m.M"},
+    },
 }
+PATHS = {"composite": ("text_config",), "composite of composites": ("thinker_config", "text_config")}
 
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_it_comes_off_without_a_trace(name: str) -> None:
     config = CONFIGS[name] | MARKED
-    covered = guarded(config, SENTENCE)
+    covered = guarded(config, SENTENCE, PATHS.get(name, ()))
     assert is_guarded(covered)
     assert not is_guarded(config)
     assert json.dumps(unguarded(json.loads(json.dumps(covered)))) == json.dumps(config)
@@ -38,11 +47,14 @@ def test_it_comes_off_without_a_trace(name: str) -> None:
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_every_key_that_a_stock_class_needs_says_the_sentence(name: str) -> None:
-    covered = guarded(CONFIGS[name] | MARKED, SENTENCE)
-    parts = [covered, *([covered["text_config"]] if "text_config" in covered else [])]
+    covered = guarded(CONFIGS[name] | MARKED, SENTENCE, PATHS.get(name, ()))
+    parts = [covered]
+    for key in PATHS.get(name, ()):
+        parts.append(parts[-1][key])
     for part in parts:
         assert part.get("n_embd") in (None, SENTENCE)
         assert {key: part[key] for key in KEYS} == dict.fromkeys(KEYS, SENTENCE) | {"architectures": [SENTENCE]}
+    assert covered.get("auto_map") in (None, {"AutoTokenizer": ["t.T", None]})
     assert covered.get("vision_config") == CONFIGS[name].get("vision_config")
     assert covered["ropetool"]["pairing"] == "interleaved"
 
