@@ -12,6 +12,7 @@ stands a sentence, which transformers prints in its error. Which key stops whom,
   torchtune's HF checkpointer, which permutes q and k itself, needs the number too;
 * ``problem_type``: an explicit class in version 4 ("was not understood: received ..."; cohere2 and granitemoehybrid
   stumble over the width before, right after the sentence was logged);
+* ``tie_word_embeddings``: an explicit class in version 5 whose config has no width of the whole (blt);
 * ``auto_map``: the Auto classes again, with ``trust_remote_code``: they would take config and model from the code that
   it names, whatever the type. Its other entries, a tokenizer's for one, stay.
 
@@ -28,7 +29,7 @@ from ropetool.checkpoint.config import MARKER, marker, with_marker
 from ropetool.errors import ConfigError
 
 GUARD = "guard"
-KEYS = ("model_type", "architectures", "problem_type", "hidden_size")
+KEYS = ("model_type", "architectures", "problem_type", "hidden_size", "tie_word_embeddings")
 # The model's width where a class calls it otherwise; covered where it is there.
 OTHER_WIDTHS = ("n_embd", "d_model", "dim", "embedding_size")
 CODE = "auto_map"
