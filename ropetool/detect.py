@@ -14,7 +14,7 @@ from ropetool.errors import NoRotaryError, QuantisedError, RopetoolError, UsageE
 from ropetool.families.adapter import plan_adapter, read_adapter
 from ropetool.families.buffers import stale_frequency_warnings
 from ropetool.families.plan import plan_conversion
-from ropetool.families.protection import stock_is_right
+from ropetool.families.protection import loader, stock_is_right
 from ropetool.families.reading import Evidence, Reading, Rotation, Warn
 from ropetool.families.schemes import Scheme, scheme_of
 from ropetool.families.towers import tower_warnings, towers_of
@@ -161,7 +161,7 @@ def _mismatch(path: Path, reading: Reading) -> tuple[Warn, ...]:
     if stock_is_right(reading):
         return ()
     loaded = (
-        "its config.json is guarded, so stock code refuses to load it; ropetool.load(path) runs it right"
+        f"its config.json is guarded, so plain transformers refuses to load it; {loader(reading)} runs it right"
         if has_guard(path)
         else "loaded by stock code this checkpoint is silently wrong"
     )

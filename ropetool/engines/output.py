@@ -13,7 +13,7 @@ from ropetool.engines.names import EngineName
 from ropetool.engines.writing import WrittenFor, disagreeing_keys, without_engine, written_for
 from ropetool.errors import UnsupportedError
 from ropetool.families.decoder import with_text_keys
-from ropetool.families.protection import protected, stock_is_right
+from ropetool.families.protection import has_own_class, loader, protected, stock_is_right
 from ropetool.families.reading import Reading, Warn, read_model
 from ropetool.families.twins import SAME, Choice, choose_twin
 from ropetool.rope.pairing import Pairing
@@ -30,9 +30,8 @@ class Output:
 
     @property
     def guarded(self) -> dict[str, Any]:
-        """The config as it may lie on a disk; code of the checkpoint's own could not read a guarded one."""
-        own_code = self.reading.family.probed and self.config.get("auto_map")
-        return self.config if own_code else protected(self.config, self.reading)
+        """The config as it may lie on a disk."""
+        return protected(self.config, self.reading)
 
     def warnings(self, target: Pairing) -> Iterator[Warn]:
         """What a person must know who loads the result."""
@@ -45,15 +44,13 @@ class Output:
         if stock_is_right(after):
             return
         loaded = (
-            "the config.json of the result is guarded: plain transformers refuses to load it, and ropetool.load(path) "
-            "runs it right"
+            f"the config.json of the result is guarded: plain transformers refuses to load it, and {loader(after)} "
+            f"runs it right"
         )
-        if self.engine or self.guarded is self.config:
-            whom = (
-                f"for {self.engine.engine}" if self.engine else f"for code that expects {after.pairing.value} weights"
-            )
-            loaded = f"the result is {whom}, and loaded by plain transformers it is silently wrong"
-        said = f"the stock class of {after.model_type} rotates {after.class_pairing.value}; {loaded}"
+        if self.engine:
+            loaded = f"the result is for {self.engine.engine}, and loaded by plain transformers it is silently wrong"
+        whose = "own" if has_own_class(after) else "stock"
+        said = f"the {whose} class of {after.model_type} rotates {after.class_pairing.value}; {loaded}"
         yield Warn("class-rotates-other-layout", said)
 
 
@@ -92,8 +89,10 @@ def _for_engine(source: Mapping[str, Any], reading: Reading, to: Pairing, choice
 def _output(
     config: dict[str, Any], before: Reading, to: Pairing, choice: Choice, engine: WrittenFor | None = None
 ) -> Output:
-    after = replace(before, pairing=to) if before.family.probed else read_model(config)
-    return Output(config, after, choice, engine)
+    if not before.family.probed:
+        return Output(config, read_model(config), choice, engine)
+    rotated = to if before.family.pairing_key else before.class_pairing  # the config has the key set
+    return Output(config, replace(before, pairing=to, class_pairing=rotated), choice, engine)
 
 
 def _config_after(config: Mapping[str, Any], reading: Reading, target: Pairing) -> dict[str, Any]:

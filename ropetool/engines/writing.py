@@ -11,7 +11,7 @@ from ropetool.engines.engine import Engine
 from ropetool.engines.names import EngineName
 from ropetool.engines.rows import BY_NAME, ROWS
 from ropetool.errors import ConfigError, UnsupportedError
-from ropetool.families.protection import ENGINE, stock_is_right
+from ropetool.families.protection import ENGINE, has_own_class, stock_is_right
 from ropetool.families.reading import Reading, Warn, read_model
 from ropetool.rope.frequencies import Default
 from ropetool.rope.pairing import Pairing
@@ -125,10 +125,10 @@ def without_engine(config: Mapping[str, Any]) -> dict[str, Any]:
 def loads_in(config: Mapping[str, Any], reading: Reading) -> tuple[str, ...]:
     """What is known to load ``config``, which means ``reading``, right as it is written, by name.
 
-    `ropetool.load` always does, but for a checkpoint that brings code of its own.
+    `ropetool.load` always does; a class that lies in the checkpoint is known to nothing else.
     """
-    if reading.family.probed and config.get("auto_map"):
-        return ()
+    if has_own_class(reading):
+        return (OWN_LOADER,)
     entry = marker(config).get(ENGINE)
     named = entry["engine"] if isinstance(entry, dict) else None
     if named is None and not stock_is_right(reading):

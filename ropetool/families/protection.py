@@ -21,11 +21,26 @@ def stock_is_right(reading: Reading) -> bool:
 def guard_sentence(reading: Reading) -> str:
     """What transformers prints in its error: what this is, and the two ways on."""
     stored, rotated = reading.pairing.value, reading.class_pairing.value
+    trust = " --trust-remote-code" if has_own_class(reading) else ""
     return (
-        f"these {reading.model_type} weights are stored as {stored}, and the stock class would rotate them as "
-        f"{rotated}, silently wrong; load them with ropetool.load(path), or convert them back with "
-        f"`ropetool convert SRC DST --to {rotated}`"
+        f"these {reading.model_type} weights are stored as {stored}, and the {_class(reading)} would rotate them as "
+        f"{rotated}, silently wrong; load them with {loader(reading)}, or convert them back with "
+        f"`ropetool convert SRC DST --to {rotated}{trust}`"
     )
+
+
+def loader(reading: Reading) -> str:
+    """The call that runs a checkpoint right in any layout."""
+    return "ropetool.load(path, trust_remote_code=True)" if has_own_class(reading) else "ropetool.load(path)"
+
+
+def _class(reading: Reading) -> str:
+    return "class that comes with them" if has_own_class(reading) else "stock class"
+
+
+def has_own_class(reading: Reading) -> bool:
+    """Whether the class that the reading is about is code in the checkpoint."""
+    return reading.family.probed and bool(reading.config.get("auto_map"))
 
 
 def protected(config: Mapping[str, Any], reading: Reading | None = None) -> dict[str, Any]:

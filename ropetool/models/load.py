@@ -16,7 +16,7 @@ from ropetool.models.loading import load_as, load_checked, reason
 from ropetool.models.options import Device, DType
 from ropetool.models.own_buffers import fill
 from ropetool.models.own_code import own_class
-from ropetool.models.unguarded import config_options
+from ropetool.models.unguarded import config_of
 
 
 def torch_dtype(dtype: DType) -> torch.dtype:
@@ -115,12 +115,8 @@ def _config(path: Path, trust_remote_code: bool = False) -> Any:
     import transformers
 
     transformers.logging.set_verbosity_error()
-    directory = path if path.is_dir() else path.parent
     try:
-        guarded = config_options(path).get("config")
-        return guarded or transformers.AutoConfig.from_pretrained(
-            directory, local_files_only=True, trust_remote_code=trust_remote_code
-        )
+        return config_of(path, trust_remote_code=trust_remote_code)
     except Exception as error:  # a stranger's config can make transformers raise anything
         raise CheckpointError(f"transformers cannot read {path}: {reason(error)}", path=str(path)) from error
 

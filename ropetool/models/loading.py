@@ -7,7 +7,7 @@ cached decoding, `generate`, training and saving need nothing further.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,8 @@ from ropetool.errors import CheckpointError, UnsupportedError, UsageError
 from ropetool.families.plan import plan_conversion
 from ropetool.families.protection import stock_is_right
 from ropetool.families.reading import Reading
+from ropetool.models.own_buffers import fill
+from ropetool.models.own_code import has_model, own_class
 from ropetool.models.understand import understand
 from ropetool.models.unguarded import config_object
 from ropetool.rope.pairing import IndexMap
@@ -31,6 +33,8 @@ OURS = ("config", "state_dict", "output_loading_info", "local_files_only")
 def load(path: str | Path, **options: Any) -> Any:
     """The model of a checkpoint directory, of its own class; ``options`` (dtype, device_map ...) go to from_pretrained.
 
+    With ``trust_remote_code=True`` that is the class that lies in the checkpoint, where one does.
+
     Raises `CheckpointError` for what transformers cannot load, or would load with random weights; `UnsupportedError`
     where the rows cannot be put back (quantised weights, weights left on a disk, or a tensor that has another name in
     the model); `UsageError` for an option that the checkpoint itself decides.
@@ -38,20 +42,32 @@ def load(path: str | Path, **options: Any) -> Any:
     fixed = [name for name in OURS if name in options]
     if fixed:
         raise UsageError(f"{fixed[0]} comes from the checkpoint itself; leave it out", option=fixed[0])
-    return load_as(model_kind(read_config(Path(path))), Path(path), **options)
+    path, trusted = Path(path), bool(options.pop("trust_remote_code", False))
+    own = own_class(path) if trusted else None
+    model = load_as(own or model_kind(read_config(path)), path, trust_remote_code=trusted, **options)
+    if own:
+        fill(model)
+    return model
 
 
-def load_as(kind: Any, path: Path, **options: Any) -> Any:
+def load_as(kind: Any, path: Path, *, trust_remote_code: bool = False, **options: Any) -> Any:
     """`load` with the class ``kind``, whatever config.json names."""
     config, directory = read_config(path), checkpoint_directory(path)
+    options["trust_remote_code"] = trust_remote_code  # left out, transformers would ask on the terminal
     # Only a marker can say that the weights are not in the layout that their class rotates.
-    reading = understand(path, config) if marker(config).get("pairing") else None
+    marked = marker(config).get("pairing")
+    reading = understand(path, config, trust_remote_code=trust_remote_code) if marked else None
     if reading is None or stock_is_right(reading):
         return load_checked(kind, directory, **options)
     checkpoint = open_checkpoint(path)
+    own = trust_remote_code and has_model(config.get("auto_map"))
+    unread = own and all(witness.source != "code" for witness in reading.evidence)
+    if reading.refusal or unread:
+        raise _cannot(checkpoint, reading.refusal or "its own class could not be read; leave out trust_remote_code")
     _check_unquantised(checkpoint, options)
     after = with_marker(without_engine(config), pairing=reading.class_pairing.value)
-    model = load_checked(kind, directory, config=config_object(after, directory), **options)
+    live = config_object(after, directory, trust_remote_code=trust_remote_code)
+    model = load_checked(kind, directory, config=live, **options)
     _put_back(model, checkpoint, reading)
     return model
 
@@ -112,11 +128,12 @@ def _cannot(checkpoint: Checkpoint, why: str, **fields: Any) -> UnsupportedError
 def _put_back(model: nn.Module, checkpoint: Checkpoint, reading: Reading) -> None:
     """Permute every row that a conversion would move, once each, in place."""
     steps = plan_conversion(checkpoint, reading, reading.pairing, reading.class_pairing)
+    places = reading.decoder.composite.places if reading.decoder.composite else ()
     live = dict(model.named_parameters(remove_duplicate=False)) | dict(model.named_buffers(remove_duplicate=False))
     found = {}
     for move in steps.moves:
         name = move.tensor.name
-        tensor = _live_tensor(live, name)
+        tensor = _live_tensor(live, name, places)
         if tensor is None:
             raise _cannot(checkpoint, f"{type(model).__name__} has no tensor called {name}", tensor=name)
         if type(tensor.data) is not Tensor or tensor.is_meta or tuple(tensor.shape) != tuple(move.tensor.shape):
@@ -128,10 +145,24 @@ def _put_back(model: nn.Module, checkpoint: Checkpoint, reading: Reading) -> Non
         tensor.copy_(permuted(tensor, index))
 
 
-def _live_tensor(live: dict[str, Tensor], name: str) -> Tensor | None:
-    """The model's tensor of that name; a checkpoint of the bare body has its names without the model's prefix."""
-    matches = [n for n in live if n == name or n.endswith(f".{name}") or name.endswith(f".{n}")]
-    return live[matches[0]] if len(matches) == 1 else live.get(name)
+def _live_tensor(live: dict[str, Tensor], name: str, places: Sequence[str] = ()) -> Tensor | None:
+    """The model's tensor of that name; a checkpoint of the bare body has its names without the model's prefix.
+
+    The text decoder of a multimodal model may lie elsewhere in the class than on the disk, at another of ``places``.
+    """
+    if name in live:
+        return live[name]
+    for names in ([name], _elsewhere(name, places)):
+        found = {n for n in live for wanted in names if n.endswith(f".{wanted}") or f".{wanted}".endswith(f".{n}")}
+        if len(found) == 1:
+            return live[found.pop()]
+    return None
+
+
+def _elsewhere(name: str, places: Sequence[str]) -> list[str]:
+    """The name of a tensor at every other place."""
+    here = [place for place in places if name.startswith(f"{place}.")]
+    return [place + name.removeprefix(here[0]) for place in places] if here else []
 
 
 def permuted(tensor: Tensor, index: IndexMap) -> Tensor:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ropetool.checkpoint.folder import checkpoint_directory, read_config
-from ropetool.models import catalog
+from ropetool.models import catalog, unguarded
 from ropetool.models.catalog import config_names, quiet
 from ropetool.models.rotations import Unreadable
 
@@ -71,9 +71,7 @@ def config_of(path: Path, *, trust_remote_code: bool) -> Any:
 
     try:
         with subdued():
-            return transformers.AutoConfig.from_pretrained(
-                checkpoint_directory(path), trust_remote_code=trust_remote_code, local_files_only=True
-            )
+            return unguarded.config_of(path, trust_remote_code=trust_remote_code)
     except Exception as error:  # a stranger's config, or its code, can raise anything
         raise Unreadable(f"transformers {transformers.__version__} cannot read its config: {_words(error)}") from error
 

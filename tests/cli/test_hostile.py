@@ -85,7 +85,7 @@ def test_what_transformers_cannot_read_is_no_traceback(key, value, own, checkpoi
 def test_a_fault_of_ropetool_is_never_a_failed_check(checkpoint, capsys, monkeypatch):
     from ropetool import detect
 
-    def broken(path):
+    def broken(path, **options):
         raise ZeroDivisionError("planted")
 
     monkeypatch.setattr(detect, "inspect", broken)

@@ -10,7 +10,11 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
+import ropetool
 from ropetool import convert
+from ropetool.checkpoint.folder import read_config
+from ropetool.models.own_buffers import fill
+from ropetool.models.own_code import own_class
 from ropetool.rope.pairing import Pairing
 from tests import tiny
 from tests.models import odd
@@ -80,6 +84,33 @@ def test_with_consent_it_converts_both_ways_and_verifies(name: str, run, tmp_pat
     assert shards[0] == shards[2] != shards[1]
     assert {p.name for p in (tmp_path / "there").iterdir()} == {p.name for p in source.iterdir()}
     assert snapshot(source) == before
+
+
+def test_only_ropetool_loads_the_result(run, tmp_path: Path) -> None:
+    """The class in the checkpoint would rotate it wrongly, and takes what it is given: the config has to stop it."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    source, there = odd.write(tmp_path / "source", "grouped"), tmp_path / "there"
+    config = {**read_json(source / "config.json"), "auto_map": {**odd.AUTO_MAP, "AutoTokenizer": ["t.T", None]}}
+    (source / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    assert run("convert", source, there, "--to", "half", TRUST).code == 0
+    assert read_json(there / "config.json")["auto_map"] == {"AutoTokenizer": ["t.T", None]}
+    said = r"these odd weights are stored as half, and the class that comes with them would .*trust_remote_code=True"
+    for kind in (AutoConfig, AutoModelForCausalLM):
+        for trust in (True, False):
+            with pytest.raises(Exception, match=said):
+                kind.from_pretrained(there, trust_remote_code=trust)
+    with pytest.raises(TypeError, match="got str"):  # the sentence, for a number of columns
+        own_class(there).from_pretrained(there)
+    options = {"dtype": torch.float32, "attn_implementation": "eager", "trust_remote_code": True}
+    want = tiny.logits(ropetool.load(source, **options))
+    assert torch.equal(tiny.logits(ropetool.load(there, **options)), want)
+    # The fault planted: the guard taken off by hand.
+    (there / "config.json").write_text(json.dumps(read_config(there)), encoding="utf-8")
+    stock = AutoModelForCausalLM.from_pretrained(there, **options).eval()
+    fill(stock)
+    assert float((tiny.logits(stock) - want).abs().max()) > 0.1
 
 
 def test_two_checkpoints_with_the_same_config_code_each_run_their_own_model(tmp_path: Path) -> None:

@@ -13,10 +13,12 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
+from transformers import AutoConfig, AutoModel
 
-from ropetool import convert, detect
+import ropetool
+from ropetool import convert, detect, verify
 from ropetool.checkpoint.config import marker
-from ropetool.checkpoint.folder import open_checkpoint, read_config
+from ropetool.checkpoint.folder import has_guard, open_checkpoint, read_config
 from ropetool.errors import UnclaimedTensorError, UnsupportedError
 from ropetool.families.decoder import COMPOSITES, Composite, decoder_of, no_conversion
 from ropetool.families.family import ONE_HEAD, K, Q
@@ -28,6 +30,7 @@ from ropetool.models import tiny_composites
 from ropetool.models.catalog import quiet
 from ropetool.models.meaning import config_fault
 from ropetool.models.tiny import CannotBuild
+from ropetool.models.unguarded import config_options
 from ropetool.rope.pairing import Pairing
 from tests.tiny import edit_json, read_json
 from tools import read_composites
@@ -106,9 +109,10 @@ def tensors(directory: Path) -> dict[str, Tensor]:
 
 
 def loaded(model: Any, directory: Path) -> Any:
-    """A checkpoint as the class itself loads it."""
+    """A checkpoint's tensors as they are stored, in the class itself."""
     with quiet():
-        again, info = type(model).from_pretrained(directory, dtype=torch.float32, output_loading_info=True)
+        stored = config_options(directory)
+        again, info = type(model).from_pretrained(directory, dtype=torch.float32, output_loading_info=True, **stored)
     assert not info["missing_keys"]
     assert not info["mismatched_keys"]
     return again.eval()
@@ -191,11 +195,53 @@ def test_what_inspect_and_convert_say(pair: Pair) -> None:
     warned = [w for w in found.warnings if w.code == "tower-left-alone"]
     assert len(warned) == bool(found.towers)
     assert all(tower in warned[0].message for tower in found.towers)
-    before, after = (read_json(path / "config.json") for path in (pair.source, pair.converted))
+    before, after = (read_config(path) for path in (pair.source, pair.converted))
     assert marker(after)["pairing"] == detect.inspect(pair.converted).pairing != found.pairing
     part_before, part_after = (read_composites.at_keys(config, row.path) for config in (before, after))
     changed = {key for key in part_after if part_after[key] != part_before.get(key)}
     assert changed == {TABLE[row.text_type].pairing_key} - {None}
+
+
+WHOLE = ["gemma3", "llava", "qwen2_vl", "qwen3_vl"]
+
+
+def test_the_classes_refuse_a_result_that_they_would_rotate_wrongly(pair: Pair) -> None:
+    """By the config alone: the whole's class and its config's, the text part's config, and the Auto classes."""
+    kinds = (AutoConfig, AutoModel, type(pair.model), type(pair.model.config), type(text_config(pair.model, pair.row)))
+    obeys = TABLE[pair.row.text_type].pairing_key is not None
+    assert has_guard(pair.converted) is not obeys
+    for kind in () if obeys else kinds:
+        with quiet(), pytest.raises(Exception, match=f"these {pair.row.model_type} weights are stored as"):
+            kind.from_pretrained(pair.converted)
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_from_one_end_to_the_other(name: str, tmp_path: Path) -> None:
+    """Converted, verified, refused by plain classes, run by ropetool.load, and the same bytes when it comes back."""
+    source, there, back = tmp_path / "source", tmp_path / "there", tmp_path / "back"
+    model = tiny_composites.build(name)
+    with torch.no_grad():
+        for module in attentions(model, COMPOSITES[name]).values():
+            module.q_proj.weight.mul_(LOUDER)
+            module.k_proj.weight.mul_(LOUDER)
+    model.save_pretrained(source)
+    stock = read_model(read_config(source)).pairing
+    convert.apply(convert.plan(source, there, stock.other))
+    result = verify.verify(source, there)
+    assert result.passed, [check for check in result.checks if not check.passed]
+    assert result.control["failed_as_it_must"]
+    ids = torch.randint(6, 60, (1, TOKENS), generator=torch.Generator().manual_seed(3))
+    right, wrong, again = (
+        m(input_ids=ids, use_cache=False).logits.detach()
+        for m in (loaded(model, source), loaded(model, there), ropetool.load(there, dtype=torch.float32))
+    )
+    assert again.equal(right)
+    assert (wrong - right).abs().max() > 1e-3 * right.abs().max()
+    convert.apply(convert.plan(there, back, stock))
+    assert (back / "model.safetensors").read_bytes() == (source / "model.safetensors").read_bytes()
+    was, now = (read_json(path / "config.json") for path in (source, back))
+    assert json.dumps({key: value for key, value in now.items() if key != "ropetool"}) == json.dumps(was)
+    assert verify.verify(there, back).passed
 
 
 # --- the data against the classes -----------------------------------------------------------------------------------
@@ -310,7 +356,7 @@ def test_a_type_with_several_rotary_models_is_read_and_refused(name: str, tmp_pa
         pytest.skip(str(reason))
     found = detect.inspect(tmp_path / name)
     assert found.moves is None
-    assert "not-converted" in {warning.code for warning in found.warnings}
+    assert "cannot-convert" in {warning.code for warning in found.warnings}
     with pytest.raises(UnsupportedError, match=f"{name} cannot be converted"):
         convert.plan(tmp_path / name, tmp_path / "out", Pairing(found.pairing).other)
 
@@ -331,7 +377,7 @@ def test_an_older_flat_config_is_read_alike(tmp_path: Path) -> None:
         convert.apply(convert.plan(path, path.with_name(f"{path.name}-out"), Pairing.INTERLEAVED))
     after = tensors(tmp_path / "nested-out"), tensors(tmp_path / "flat-out")
     assert all(after[0][name].equal(after[1][name]) for name in after[0])
-    assert marker(read_json(tmp_path / "flat-out" / "config.json"))["pairing"] == "interleaved"
+    assert marker(read_config(tmp_path / "flat-out"))["pairing"] == "interleaved"
 
 
 @pytest.mark.parametrize("name", ["llava", "kimi_k25"])
@@ -340,8 +386,9 @@ def test_verify_reads_the_text_part_key_by_key(name: str, tmp_path: Path) -> Non
     source, out = tmp_path / "a", tmp_path / "b"
     tiny_composites.build(name).save_pretrained(source)
     convert.apply(convert.plan(source, out, read_model(read_json(source / "config.json")).pairing.other))
-    config = read_json(out / "config.json")
-    readings = tuple(read_model(read_json(path / "config.json")) for path in (source, out))
+    config = read_config(out)
+    (out / "config.json").write_text(json.dumps(config), encoding="utf-8")  # without the guard, to be edited
+    readings = tuple(read_model(read_config(path)) for path in (source, out))
     ignored = [key for key in (readings[0].family.pairing_key,) if key]
 
     def fault() -> str | None:

@@ -150,7 +150,7 @@ def test_what_cannot_be_put_back_is_refused(checkpoint, tmp_path: Path) -> None:
 
 def test_a_tensor_that_the_model_calls_otherwise_is_refused(checkpoint, tmp_path: Path, monkeypatch) -> None:
     there = converted(checkpoint("llama"), tmp_path / "there")
-    monkeypatch.setattr(loading, "_live_tensor", lambda live, name: None)
+    monkeypatch.setattr(loading, "_live_tensor", lambda *arguments: None)
     with pytest.raises(UnsupportedError, match=r"LlamaForCausalLM has no tensor called model\.layers\.0"):
         ropetool.load(there)
 
@@ -162,6 +162,17 @@ def test_names_may_lack_or_have_the_prefix_of_the_body_but_must_be_one() -> None
     assert loading._live_tensor({"x.a.weight": tensor, "y.a.weight": other}, "a.weight") is None
     assert loading._live_tensor({"x.a.weight": tensor, "a.weight": other}, "a.weight") is other
     assert loading._live_tensor({"aa.weight": tensor}, "a.weight") is None
+
+
+def test_a_text_decoder_is_found_at_its_other_place_and_nowhere_else() -> None:
+    tensor, other = torch.zeros(1), torch.ones(1)
+    live, places = {"model.text.layers.0.q": tensor, "model.vision.layers.0.q": other}, ("lm.layers", "text.layers")
+    assert loading._live_tensor(live, "lm.layers.0.q", places) is tensor
+    assert loading._live_tensor(live, "lm.layers.0.q") is None
+    assert loading._live_tensor(live, "lm.layers.1.q", places) is None
+    assert loading._live_tensor(live, "mm.layers.0.q", places) is None
+    assert loading._live_tensor(live | {"x.lm.layers.0.q": other}, "lm.layers.0.q", places) is other
+    assert loading._live_tensor(live | {"x.text.layers.0.q": other}, "lm.layers.0.q", places) is None
 
 
 def test_a_missing_weight_is_not_made_up(own, tmp_path: Path) -> None:

@@ -289,7 +289,7 @@ def test_the_committed_sweep_lists_what_is_unread_with_reasons():
 
 
 def test_a_type_that_cannot_be_built_says_why():
-    report = probe_model_type("llama", num_attention_heads=7)
+    report = probe_model_type("llama", num_attention_heads=7, hidden_size=96)
     assert report.unread is not None
     assert "7" in report.unread
 
