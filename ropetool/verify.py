@@ -33,7 +33,7 @@ DEFAULT_TOKENS = 512
 # How far the negative control must miss, as a multiple of the tolerance, for the comparison to prove anything.
 CONTROL_MARGIN = 100.0
 BFLOAT16_CONTROL_MARGIN = 10.0
-# Some classes round more than others (DBRX: 1e-4 of its logits in float32), but never by this multiple of the tolerance.
+# Some classes round more (DBRX: 1e-4 of its logits in float32), but never by this multiple of the tolerance.
 ROUNDING_MARGIN = 100.0
 SEED = 20260101
 # Float32 keeps a frequency to 1e-7, bfloat16 to 4e-3; classes compute theirs in float32, in a few steps.
