@@ -24,6 +24,12 @@ from ropetool.rope.pairing import Pairing
 SAME = "same"
 TWIN_OF = "twin_of"
 MOST_LAYERS = 10_000
+# What transformers' cache reads of any config when it generates (cache_utils.py, get_layer_types_and_kwargs in 5.24,
+# DynamicCache in 4.57). A class that fills in layer_types hides the others, and its twin need not.
+CACHE_READS = frozenset(
+    ("attention_chunk_size", "kv_sharing_modes", "layer_types", "num_kv_shared_layers", "per_layer_config",
+     "sliding_window")
+)  # fmt: skip
 # Tokenizer classes that read tokenizer.json as it is, whatever the model type.
 GENERIC_TOKENIZERS = ("TokenizersBackend", "PreTrainedTokenizerFast")
 
@@ -146,7 +152,8 @@ def _check_readable(config: Mapping[str, Any], row: TwinRow, source: ClassFacts,
             raise _refuse(row, key, f"architectures names {others[0]}, and only causal language models were tried")
         if key == "auto_map" and config[key]:
             raise _refuse(row, key, "config.json names code of its own (auto_map), which the twin does not run")
-        if key in (source.reads | target.reads) and key not in source.fields and config[key] is not None:
+        reads = source.reads | target.reads | CACHE_READS
+        if key in reads and key not in source.fields and config[key] is not None:
             raise _refuse(row, key, f"what {key} does there was not tried")
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import transformers
 from transformers import AutoConfig
 
@@ -15,7 +16,7 @@ from ropetool.families.methods import Method
 from ropetool.families.reading import read_model
 from ropetool.families.table import TABLE
 from ropetool.families.twin_rows import CLASS_FACTS, TWIN_ROWS, TwinRow, meant, twin_row, twin_rows
-from ropetool.families.twins import SAME, TWIN_OF, choose_twin, tokenizer_warnings, twin_config
+from ropetool.families.twins import CACHE_READS, SAME, TWIN_OF, choose_twin, tokenizer_warnings, twin_config
 from ropetool.models.meaning import config_fault
 from ropetool.models.run import live_config
 from ropetool.rope.pairing import Pairing
@@ -259,12 +260,50 @@ def test_other_names_of_a_key_are_read() -> None:
 
 
 def test_a_key_that_only_the_twin_would_obey_does_not_pass() -> None:
-    """ernie4_5 ignores a stray sliding_window; mistral would not."""
-    row = twin_row("ernie4_5", "mistral")
-    config = config_of(row, sliding_window=16)
-    assert twin_config(config, read_model(config), row)[0]["sliding_window"] is None
     llama = twin_config({**ERNIE, "attention_bias": True}, read_model(ERNIE), twin_row("ernie4_5", "llama"))[0]
     assert llama["attention_bias"] is False
+
+
+STRAY = {
+    "attention_chunk_size": 4,
+    "kv_sharing_modes": [None, None],
+    "layer_types": ["sliding_attention"] * 2,
+    "num_kv_shared_layers": 1,
+    "per_layer_config": {"0": {"attention_dropout": 0.0}},
+    "sliding_window": 4,
+}
+
+
+def generated(directory: Path) -> list[int]:
+    """What plain transformers generates, with its cache."""
+    ids = torch.arange(3, 15)[None]
+    options = {"max_new_tokens": 12, "do_sample": False, "use_cache": True, "eos_token_id": None, "pad_token_id": 0}
+    return tiny.load(directory).generate(ids, **options)[0, 12:].tolist()
+
+
+@pytest.mark.parametrize("row", TWIN_ROWS, ids=NAMES)
+def test_both_generate_the_same_and_what_the_cache_reads_is_refused(row: TwinRow, tmp_path: Path) -> None:
+    source, there = saved(row, tmp_path / "source", **UNUSUAL), tmp_path / "there"
+    converted(source, there, row, row.target)
+    assert generated(source) == generated(there)
+    assert set(STRAY) == CACHE_READS
+    config = read_json(source / "config.json")
+    for key, value in STRAY.items():
+        if key not in CLASS_FACTS[row.source].fields:
+            with pytest.raises(TwinError, match=f"what {key} does there was not tried"):
+                twin_config({**config, key: value}, read_model(config), row)
+
+
+@pytest.mark.parametrize("source_type", ["smollm3", "ministral", "cwm"])
+def test_a_key_of_the_cache_carried_over_would_change_what_is_generated(source_type: str, tmp_path: Path) -> None:
+    """The fault that the refusal exists for: the source's class fills in layer_types, and its twin obeys the key."""
+    row = next(row for row in twin_rows(source_type) if "layer_types" not in CLASS_FACTS[row.target].fields)
+    source, there = saved(row, tmp_path / "source", **UNUSUAL), tmp_path / "there"
+    converted(source, there, row, row.target)
+    for directory in (source, there):
+        edit_json(directory / "config.json", attention_chunk_size=4)
+    assert apart(source, there) < ALLOWED
+    assert generated(source) != generated(there)
 
 
 @pytest.mark.parametrize("layers", ["2", 10**9, -1, True])
