@@ -14,7 +14,7 @@ from ropetool.errors import NoRotaryError, QuantisedError, RopetoolError, UsageE
 from ropetool.families.adapter import plan_adapter, read_adapter
 from ropetool.families.buffers import stale_frequency_warnings
 from ropetool.families.plan import plan_conversion
-from ropetool.families.protection import loader, stock_is_right
+from ropetool.families.protection import stock_is_right, who_runs_it
 from ropetool.families.reading import Evidence, Reading, Rotation, Warn
 from ropetool.families.schemes import Scheme, scheme_of
 from ropetool.families.towers import tower_warnings, towers_of
@@ -100,7 +100,7 @@ def inspect(path: Path, *, base: Path | None = None, trust_remote_code: bool = F
         nope_layers=tuple(sorted(reading.nope_layers)),
         moves=moves,
         towers=towers,
-        warnings=(*reading.warnings, *_mismatch(path, reading), *weight_warnings),
+        warnings=(*reading.warnings, *_mismatch(path, config, reading), *weight_warnings),
     )
 
 
@@ -157,11 +157,11 @@ def _fact(reading: Reading, rotation: Rotation) -> RopeFact:
     )
 
 
-def _mismatch(path: Path, reading: Reading) -> tuple[Warn, ...]:
+def _mismatch(path: Path, config: Mapping[str, Any], reading: Reading) -> tuple[Warn, ...]:
     if stock_is_right(reading):
         return ()
     loaded = (
-        f"its config.json is guarded, so plain transformers refuses to load it; {loader(reading)} runs it right"
+        f"its config.json is guarded, so plain transformers refuses to load it; {who_runs_it(config, reading)}"
         if has_guard(path)
         else "loaded by stock code this checkpoint is silently wrong"
     )

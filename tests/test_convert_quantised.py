@@ -9,10 +9,14 @@ import pytest
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+import ropetool
 from ropetool import convert, verify
 from ropetool.checkpoint.folder import open_checkpoint
+from ropetool.detect import inspect
+from ropetool.errors import UnsupportedError
 from ropetool.families.plan import plan_conversion
 from ropetool.families.reading import read_model
+from ropetool.rope.pairing import Pairing
 from tests import quantised, tiny
 from tests.quantised import WAYS, Way
 from tests.tiny import edit_json, raw_tensors
@@ -199,6 +203,20 @@ def test_the_readers_undo_the_quantisers(plain) -> None:
         error = (way.read(way.quantise(weight)) - weight).abs().max() / weight.abs().max()
         bits = int(way.name[-1]) if way.name[-1].isdigit() else 4
         assert error < {2: 0.3, 3: 0.15, 4: 0.2, 8: 0.05}[bits], way.name
+
+
+def test_a_loader_that_refuses_is_not_promised(source_of, tmp_path: Path) -> None:
+    source = source_of("llama", WAYS["gptq-4"])
+    result = convert.apply(convert.plan(source, tmp_path / "there", Pairing.INTERLEAVED, written_as="same"))
+    with pytest.raises(UnsupportedError, match="do not move in memory"):
+        ropetool.load(tmp_path / "there")
+    assert result.loads_in == ()
+    said = [w.message for w in (*result.warnings, *inspect(tmp_path / "there").warnings) if "guarded" in w.message]
+    assert len(said) == 2
+    for message in (*said, (tmp_path / "there" / "config.json").read_text(encoding="utf-8")):
+        assert "runs it right" not in message
+        assert "load them with" not in message
+    assert all("convert it back" in message for message in said)
 
 
 def test_inspect_counts_what_moves(source_of, tmp_path: Path) -> None:

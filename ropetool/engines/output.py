@@ -13,7 +13,7 @@ from ropetool.engines.names import EngineName
 from ropetool.engines.writing import WrittenFor, disagreeing_keys, without_engine, written_for
 from ropetool.errors import UnsupportedError
 from ropetool.families.decoder import with_text_keys
-from ropetool.families.protection import has_own_class, loader, protected, stock_is_right
+from ropetool.families.protection import has_own_class, protected, stock_is_right, who_runs_it
 from ropetool.families.reading import Reading, Warn, read_model
 from ropetool.families.twins import SAME, Choice, choose_twin
 from ropetool.rope.pairing import Pairing
@@ -43,10 +43,8 @@ class Output:
         after = self.reading
         if stock_is_right(after):
             return
-        loaded = (
-            f"the config.json of the result is guarded: plain transformers refuses to load it, and {loader(after)} "
-            f"runs it right"
-        )
+        refused = "the config.json of the result is guarded: plain transformers refuses to load it"
+        loaded = f"{refused}, and {who_runs_it(self.config, after)}"
         if self.engine:
             loaded = f"the result is for {self.engine.engine}, and loaded by plain transformers it is silently wrong"
         whose = "own" if has_own_class(after) else "stock"

@@ -11,7 +11,7 @@ from ropetool.engines.engine import Engine
 from ropetool.engines.names import EngineName
 from ropetool.engines.rows import BY_NAME, ROWS
 from ropetool.errors import ConfigError, UnsupportedError
-from ropetool.families.protection import ENGINE, has_own_class, stock_is_right
+from ropetool.families.protection import ENGINE, has_own_class, is_loadable, stock_is_right
 from ropetool.families.reading import Reading, Warn, read_model
 from ropetool.rope.frequencies import Default
 from ropetool.rope.pairing import Pairing
@@ -59,7 +59,9 @@ def written_for(config: Mapping[str, Any], name: EngineName) -> tuple[dict[str, 
 def _refusal(engine: Engine, reading: Reading, *, known: bool) -> UnsupportedError:
     name, stored, other = engine.name.value, reading.pairing.value, reading.pairing.other.value
     fields = {"engine": name, "model_type": reading.model_type, "pairing": stored}
-    onward = f"or leave out --for, and load the result with {OWN_LOADER}(path)"
+    onward = "or leave out --for" + (
+        f", and load the result with {OWN_LOADER}(path)" if is_loadable(reading.config) else ""
+    )
     if not known:
         return UnsupportedError(
             f"how {name} rotates {reading.model_type} is not known (no class for it was read in {engine.source}), so "
@@ -125,16 +127,18 @@ def without_engine(config: Mapping[str, Any]) -> dict[str, Any]:
 def loads_in(config: Mapping[str, Any], reading: Reading) -> tuple[str, ...]:
     """What is known to load ``config``, which means ``reading``, right as it is written, by name.
 
-    `ropetool.load` always does; a class that lies in the checkpoint is known to nothing else.
+    `ropetool.load` always does, unless it would have to move rows of quantised weights; a class that lies in the
+    checkpoint is known to nothing else.
     """
+    own = (OWN_LOADER,) if stock_is_right(reading) or is_loadable(config) else ()
     if has_own_class(reading):
-        return (OWN_LOADER,)
+        return own
     entry = marker(config).get(ENGINE)
     named = entry["engine"] if isinstance(entry, dict) else None
     if named is None and not stock_is_right(reading):
-        return (OWN_LOADER,)
+        return own
     found = (row.name.value for row in ROWS if row.name.value == named or _reads_right(row, config, reading))
-    return (*found, OWN_LOADER)
+    return (*found, *own)
 
 
 def _reads_right(engine: Engine, config: Mapping[str, Any], reading: Reading) -> bool:

@@ -104,7 +104,7 @@ def converted(result: Converted, *, dry_run: bool = False, verified: bool = Fals
         rows.append(("verified", "the logits of both agree, and the wrong layout's do not"))
     if result.engine:
         rows.append(("for", _engine(result.engine)))
-    rows.append(("loads in", ", ".join(result.loads_in)))
+    rows.append(("loads in", ", ".join(result.loads_in) or "nothing that is known; see the warnings"))
     title = f"would write {result.output}" if dry_run else f"wrote {result.output}"
     return Group(_facts(title, rows), warnings(result.warnings))
 
