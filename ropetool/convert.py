@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 # What `apply` may be given to look at the result before it gets its name: true if it may have it.
 Check = Callable[[Path], bool]
-_ABOUT_CODE = ("read-by-probe", "custom-code", "buffers-unfilled")
+_OF_THE_READING = ("read-by-probe", "custom-code", "buffers-unfilled", "null-share")
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ def plan(
         checkpoint, reading, steps, files, destination, CONFIG, output.guarded, loads_in(output.config, output.reading),
         twin, output.engine, pickled,
         (
-            *(warning for warning in reading.warnings if warning.code in _ABOUT_CODE),
+            *(warning for warning in reading.warnings if warning.code in _OF_THE_READING),
             *_source_warnings(checkpoint, files, pickled),
             *stale_frequency_warnings(checkpoint, reading, pickled.floats if pickled else read_floats),
             *tower_warnings(towers_of(checkpoint, reading.decoder)),

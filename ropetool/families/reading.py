@@ -13,7 +13,7 @@ from ropetool.checkpoint.config import BLOCKS, RopeBlock, count, marker
 from ropetool.errors import ConfigError, NoRotaryError
 from ropetool.families.decoder import Decoder, decoder_of
 from ropetool.families.family import Family, Kind, Nope, Site
-from ropetool.families.geometry import CLASS_DEFAULT, Geometry, read_geometry
+from ropetool.families.geometry import CLASS_DEFAULT, SHARE, Geometry, read_geometry
 from ropetool.families.kinds import blocks_of, geometry_of_kind, layer_geometries
 from ropetool.rope.frequencies import SPELLINGS, Proportional, Scaling, scaling_from_block
 from ropetool.rope.pairing import Pairing
@@ -118,7 +118,8 @@ def read_as(config: Mapping[str, Any], decoder: Decoder) -> Reading:
     defaults = {
         k: v for found in (geometry, *(other.geometry for other in others)) for k, v in found.class_defaults.items()
     }
-    warnings += [_default_warning(key, value) for key, value in defaults.items()]
+    nulls = {key: _null_share(key, value, family, text, turning) for key, value in defaults.items()}
+    warnings += [nulls[key] or _default_warning(key, value) for key, value in defaults.items()]
     for rotation in rotations:  # a factor list of the wrong length shows here
         rotation.scaling.inv_freq(rotation.geometry.rotary_dim)
     if refusal:
@@ -199,6 +200,21 @@ def _still_layers(config: Mapping[str, Any], family: Family) -> frozenset[int]:
 
 def _default_warning(key: str, value: float) -> Warn:
     return Warn("class-default", f"config.json has no {key}; the class default {value:g} is used")
+
+
+def _null_share(
+    key: str, value: float, family: Family, text: Mapping[str, Any], turning: Mapping[str, Any]
+) -> Warn | None:
+    """Where the rotary share is null, and not 1 by default: transformers 5.24 (modeling_rope_utils.py) differs."""
+    nulls = [SHARE] if SHARE in family.keys.rotary and text.get(SHARE, 1) is None else []
+    nulls += [f"{where}.{SHARE}" for where in BLOCKS if (turning.get(where) or {}).get(SHARE, 1) is None]
+    if key != SHARE or value == 1 or not nulls:
+        return None
+    said = (
+        f"{nulls[0]} is null in config.json: ropetool takes it as absent, so for the class default {value:g}; "
+        f"transformers 5.24 does not, and rotates the whole head or fails, by the class; write the number"
+    )
+    return Warn("null-share", said)
 
 
 def _at_site(site: Site, family: Family, main: Rotation, length: int | None, config: Mapping[str, Any]) -> Rotation:

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from ropetool import convert
+from ropetool.detect import inspect
 from ropetool.errors import ConfigConflictError, ConfigError, NoRotaryError, UnknownFamilyError
 from ropetool.families.decoder import family_of
 from ropetool.families.family import Family
+from ropetool.families.geometry import SHARE
 from ropetool.families.reading import read_model
 from ropetool.families.schemes import scheme_of
 from ropetool.families.table import TABLE
+from ropetool.models.catalog import model_class
+from ropetool.models.tables import live_frequencies
+from ropetool.models.tiny import tiny_config, tiny_values
 from ropetool.rope.pairing import Head, Keep, rows_of
+from tests.tiny import edit_json
 
 LLAMA = {"model_type": "llama", "num_attention_heads": 4, "hidden_size": 40, "head_dim": 8}
 
@@ -28,6 +37,39 @@ def test_null_is_absent() -> None:
     assert geometry(head_dim=None).head_dim == 10
     assert geometry(num_key_value_heads=None).kv_heads == 4
     assert geometry(partial_rotary_factor=None, rope_scaling=None, rope_parameters=None).rotary_dim == 8
+
+
+SHARED = [name for name, row in TABLE.items() if row.defaults.get(SHARE, 1) != 1]
+
+
+@pytest.mark.parametrize("model_type", SHARED)
+@pytest.mark.parametrize("null", [{SHARE: None}, {"rope_parameters": {"rope_theta": 1e4, SHARE: None}}], ids=str)
+def test_a_share_that_is_null_is_said(model_type: str, null: dict[str, object]) -> None:
+    stored = tiny_config(model_type, tiny_values(model_type)).to_dict()
+    config = {key: value for key, value in stored.items() if key not in (SHARE, "rope_parameters", "rope_scaling")}
+    numbers = {SHARE: 0.5, "rope_parameters": {"rope_theta": 1e4, SHARE: 0.5}}
+    read = SHARE not in null or SHARE in TABLE[model_type].keys.rotary
+    for changed, said in ({}, False), (null, read), (numbers, False):
+        found = [w.message for w in read_model({**config, **changed}).warnings if w.code == "null-share"]
+        assert bool(found) is said
+        assert all(f"class default {TABLE[model_type].defaults[SHARE]:g}" in message for message in found)
+
+
+def test_transformers_takes_a_null_share_as_the_whole_head() -> None:
+    """The reason for the warning; where this changes, so must what the warning says."""
+    values = {**tiny_values("glm"), "rope_parameters": None}
+    absent, null = (tiny_config("glm", {**values, **change}) for change in ({}, {SHARE: None}))
+    widths = [2 * len(next(iter(live_frequencies(model_class("glm")(c)).values()))) for c in (absent, null)]
+    assert widths == [absent.head_dim // 2, absent.head_dim]
+
+
+def test_convert_and_inspect_show_it(own, tmp_path: Path) -> None:
+    source = own("glm4")
+    edit_json(source / "config.json", SHARE, **{SHARE: None})
+    edit_json(source / "config.json", rope_parameters={"rope_type": "default", "rope_theta": 1e4})
+    planned = convert.plan(source, tmp_path / "there", TABLE["glm4"].pairing.other)
+    for warnings in (inspect(source).warnings, planned.warnings):
+        assert "null-share" in {warning.code for warning in warnings}
 
 
 def test_key_value_heads_are_a_count_of_their_own() -> None:
