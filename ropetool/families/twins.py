@@ -13,16 +13,17 @@ from typing import Any
 
 from ropetool.checkpoint.config import BLOCKS, MARKER, count, marker, text_config
 from ropetool.checkpoint.shards import read_json_file
-from ropetool.errors import ConfigConflictError, ConfigError, TwinError
+from ropetool.errors import ConfigConflictError, ConfigError, RopetoolError, TwinError
 from ropetool.families.geometry import CLASS_DEFAULT, SHARE
 from ropetool.families.lengths import TOKENIZER_CONFIG
-from ropetool.families.reading import Reading, Warn
+from ropetool.families.reading import Reading, Warn, read_model
 from ropetool.families.table import TABLE
 from ropetool.families.twin_rows import CLASS_FACTS, ClassFacts, TwinRow, meant, twin_row, twin_rows
 from ropetool.rope.pairing import Pairing
 
 SAME = "same"
-TWIN_OF = "twin_of"
+# Entries of a twin's marker: the type that it was written from, and the whole config.
+TWIN_OF, BEFORE = "twin_of", "config_before"
 MOST_LAYERS = 10_000
 # What transformers' cache reads of any config when it generates (cache_utils.py, get_layer_types_and_kwargs in 5.24,
 # DynamicCache in 4.57). A class that fills in layer_types hides the others, and its twin need not.
@@ -93,8 +94,37 @@ def _by_preference(config: Mapping[str, Any], own: str) -> list[TwinRow]:
 def twin_config(config: Mapping[str, Any], reading: Reading, row: TwinRow) -> tuple[dict[str, Any], tuple[Warn, ...]]:
     """``config`` as the class of ``row.target`` says it, and what is lost beside the logits.
 
-    Values that the source's class fills in and the target's would fill in otherwise are written out. Raises `TwinError`
-    naming the key that the target cannot express.
+    On the way back that is the config that the marker kept, if nothing was changed since. Raises `TwinError` naming the
+    key that the target cannot express.
+    """
+    before, told = _before(config, row), {k: v for k, v in marker(config).items() if k != BEFORE}
+    told[TWIN_OF] = row.source
+    if before is not None:
+        return {**before, MARKER: told}, ()
+    written, lost = _written(config, reading, row)
+    return {**written, MARKER: {**told, BEFORE: _unmarked(config)}}, lost
+
+
+def _before(config: Mapping[str, Any], row: TwinRow) -> dict[str, Any] | None:
+    """The config that this one was written from, if it is still what is written for that one."""
+    before, there = marker(config).get(BEFORE), twin_row(row.target, row.source)
+    if there is None or not isinstance(before, dict) or before.get("model_type") != row.target:
+        return None
+    try:
+        written, _ = _written(before, read_model(before), there)
+    except RopetoolError:  # a marker that was damaged: what it keeps is no config
+        return None
+    return before if _unmarked(written) == _unmarked(config) else None
+
+
+def _unmarked(config: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in config.items() if key != MARKER}
+
+
+def _written(config: Mapping[str, Any], reading: Reading, row: TwinRow) -> tuple[dict[str, Any], tuple[Warn, ...]]:
+    """`twin_config` by the row, without the marker.
+
+    Values that the source's class fills in and the target's would fill in otherwise are written out.
     """
     source, target = CLASS_FACTS[row.source], CLASS_FACTS[row.target]
     values = _effective(config, source)
@@ -112,7 +142,6 @@ def twin_config(config: Mapping[str, Any], reading: Reading, row: TwinRow) -> tu
     written |= {key: meant(value, head_dim, layers) for key, value in row.sets.items()}
     written |= _case(values, row)
     _write_rope(written, reading)
-    written[MARKER] = {**marker(config), TWIN_OF: row.source}
     return written, _lost(values, row, target)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -119,6 +120,46 @@ def test_the_way_back_gives_the_type_the_bytes_and_the_meaning(row: TwinRow, tmp
     configs = read_json(source / "config.json"), read_json(back / "config.json")
     assert config_fault((source, back), configs, read_model(configs[0]), read_model(configs[1])) is None
     assert read_model(configs[0]).rotations[0].scaling == read_model(configs[1]).rotations[0].scaling
+
+
+BESIDE = {"attention_dropout": 0.1, "pretraining_tp": 2, "max_window_layers": 7, "a_note": [1, {"b": None}]}
+
+
+def there_and(back: dict[str, Any], source: dict[str, Any], row: TwinRow) -> dict[str, Any]:
+    """``source`` written for the twin, changed by ``back``, and written for its own type again."""
+    there, _ = twin_config(source, read_model(source), row)
+    there = json.loads(json.dumps({**there, **back}))
+    return twin_config(there, read_model(there), twin_row(row.target, row.source))[0]
+
+
+@pytest.mark.parametrize("row", TWIN_ROWS, ids=NAMES)
+def test_the_way_back_gives_the_very_config_but_for_the_marker(row: TwinRow) -> None:
+    source = config_of(row, **BESIDE)
+    again = there_and({}, source, row)
+    assert again.pop("ropetool") == {"twin_of": row.target}
+    assert json.dumps(again) == json.dumps(source)
+    marked = {**source, "ropetool": {"pairing": "half", "extension": {}}}
+    assert there_and({}, marked, row)["ropetool"] == {**marked["ropetool"], "twin_of": row.target}
+
+
+@pytest.mark.parametrize("row", TWIN_ROWS, ids=NAMES)
+def test_what_was_changed_since_is_kept_on_the_way_back(row: TwinRow) -> None:
+    source = config_of(row, **BESIDE)
+    for change in ({"rms_norm_eps": 0.5}, {"rope_parameters": {"rope_type": "default", "rope_theta": 5.0}}):
+        again = there_and(change, source, row)
+        assert {key: again[key] for key in change} == change
+        assert again["model_type"] == row.source
+
+
+@pytest.mark.parametrize(
+    "kept", [None, 7, [], {}, {"model_type": "llama"}, {**UNUSUAL, "model_type": "mixtral"}], ids=str
+)
+def test_a_marker_that_keeps_no_config_is_not_followed(kept: object) -> None:
+    row = twin_row("llama", "ernie4_5")
+    source = config_of(row)
+    again = there_and({"ropetool": {"twin_of": "llama", "config_before": kept}}, source, row)
+    assert read_model(again).geometry == read_model(source).geometry
+    assert again["rms_norm_eps"] == CLASS_FACTS["llama"].fields["rms_norm_eps"]
 
 
 SCALED = {
