@@ -219,7 +219,7 @@ def test_the_classes_refuse_a_result_that_they_would_rotate_wrongly(pair: Pair) 
 
 def test_ropetool_loads_the_model_that_was(pair: Pair) -> None:
     if pair.row.model_type in NOT_PUT_BACK:
-        with quiet(), pytest.raises(UnsupportedError, match="has no tensor called .*; convert the checkpoint back"):
+        with quiet(), pytest.raises(UnsupportedError, match=r"has no tensor called .*; convert the checkpoint back"):
             ropetool.load(pair.converted)
         return
     with quiet():
