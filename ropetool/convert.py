@@ -30,6 +30,7 @@ from ropetool.engines.output import output_config
 from ropetool.engines.writing import WrittenFor, loads_in
 from ropetool.errors import AlreadyConvertedError, ConfigError, NotVerifiedError, UnsupportedError, UsageError
 from ropetool.families.adapter import plan_adapter, read_adapter, written_config
+from ropetool.families.buffers import read_floats, stale_frequency_warnings
 from ropetool.families.lengths import to_json
 from ropetool.families.plan import Move, Plan, plan_conversion
 from ropetool.families.reading import Reading, Warn
@@ -133,6 +134,7 @@ def plan(
         (
             *(warning for warning in reading.warnings if warning.code in _ABOUT_CODE),
             *_source_warnings(checkpoint, files, pickled),
+            *stale_frequency_warnings(checkpoint, reading, pickled.floats if pickled else read_floats),
             *tower_warnings(towers_of(checkpoint, reading.decoder)),
             *output.warnings(to),
             *(tokenizer_warnings(checkpoint.directory, reading.model_type, twin) if twin else ()),

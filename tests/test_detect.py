@@ -116,10 +116,23 @@ def test_saved_frequencies_that_disagree_are_named_with_their_base(saved_base, s
               source / "model.safetensors", metadata={"format": "pt"})  # fmt: skip
     result = inspect(source)
     assert ("stale-inv-freq" in codes(result)) is stale
+    inverse = {w.code: w.message for w in result.warnings if w.code.endswith("inv-freq")}
+    planned = convert.plan(source, source.parent / "there", Pairing.INTERLEAVED).warnings
+    assert {w.code: w.message for w in planned if w.code.endswith("inv-freq")} == inverse
+    assert bool(inverse) is (stale or dtype is not torch.float32)
     if stale and dtype is torch.float32:
         (warning,) = (w for w in result.warnings if w.code == "stale-inv-freq")
         assert "base 500000" in warning.message
         assert "10000" in warning.message
+
+
+def test_saved_frequencies_of_another_width_are_named_with_both(own) -> None:
+    source = own("llama")
+    tensors = load_file(source / "model.safetensors")
+    save_file({**tensors, "model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(4)},
+              source / "model.safetensors", metadata={"format": "pt"})  # fmt: skip
+    (message,) = (w.message for w in inspect(source).warnings if w.code == "stale-inv-freq")
+    assert "has 4 frequencies, for a rotary width of 8, but the config means 8, for a width of 16" in message
 
 
 def test_other_weights_and_stale_copies_are_named(tmp_path: Path) -> None:

@@ -361,6 +361,20 @@ def test_float64_leaves_a_millionth_of_what_float32_does(checkpoint, tmp_path):
     assert double.max_abs_diff < 1e-6 * single.max_abs_diff
 
 
+def test_what_may_be_rounding_is_sent_to_float64_and_a_fault_is_not(checkpoint, tmp_path):
+    source = checkpoint("llama")
+    out = converted(source, tmp_path / "out")
+    apart = verify.verify(source, out).max_abs_diff
+    for within, hinted in ((0.1, True), (1e-3, False)):
+        failed = [c for c in verify.verify(source, out, tolerance=within * apart).checks if not c.passed]
+        assert [c.name for c in failed] == ["logits"]
+        assert ("run again with --dtype float64" in failed[0].detail) is hinted
+    rewrite(out, lambda tensors: tensors["model.norm.weight"].mul_(1.0001))
+    failed = {c.name: c.detail for c in verify.verify(source, out, tolerance=1e-5).checks if not c.passed}
+    assert len(failed) > 1
+    assert "float64" not in failed["logits"]
+
+
 def test_a_checkpoint_that_lacks_a_weight_is_refused(own, checkpoint):
     broken = own("llama")
     rewrite(broken, lambda tensors: tensors.pop("model.layers.1.mlp.up_proj.weight"))

@@ -6,13 +6,13 @@ extension.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
 from ropetool.checkpoint.folder import Checkpoint
 from ropetool.checkpoint.shards import Shard, Tensor
-from ropetool.families.reading import Reading, Warn
+from ropetool.families.reading import Reading, Rotation, Warn
 from ropetool.rope.frequencies import Floats
 
 # Relative distances: float32 keeps 1e-7, bfloat16 4e-3 and float16 5e-4 (but nothing of the slowest pairs).
@@ -51,8 +51,13 @@ def encode_floats(values: Floats, dtype: str) -> bytes | None:
     return None if name is None else values.astype(name).tobytes()
 
 
-def stale_frequency_warnings(checkpoint: Checkpoint, reading: Reading) -> tuple[Warn, ...]:
-    """Warnings for saved buffers that disagree with the config, each with the base that the buffer means."""
+def stale_frequency_warnings(
+    checkpoint: Checkpoint, reading: Reading, read: Callable[[Shard, Tensor], Floats | None] = read_floats
+) -> tuple[Warn, ...]:
+    """Warnings for saved buffers that disagree with the config, each with the base that the buffer means.
+
+    ``read`` gives the values of one, where they do not lie in its shard.
+    """
     if not reading.rotations:  # the numbers are not known, so none is stale
         return ()
     rotation = reading.rotations[0]
@@ -61,7 +66,7 @@ def stale_frequency_warnings(checkpoint: Checkpoint, reading: Reading) -> tuple[
     for shard, tensor in saved_frequencies(checkpoint):
         if reading.decoder.tower_of(tensor.name):
             continue
-        saved = read_floats(shard, tensor)
+        saved = read(shard, tensor)
         if saved is None or (len(saved) == len(expected) and np.allclose(saved, expected, rtol=EXACT, atol=0)):
             continue
         if len(saved) == len(expected) and np.allclose(saved, expected, rtol=ROUNDED, atol=0):
@@ -71,12 +76,19 @@ def stale_frequency_warnings(checkpoint: Checkpoint, reading: Reading) -> tuple[
                 f"{ROUNDED_AT_TOKENS} tokens are off by up to {off_rad:.2g} radians"
             )
             return (Warn("rounded-inv-freq", message),)
-        means = f"{saved[1] ** (-rotary_dim / 2):g}" if len(saved) > 1 and saved[1] > 0 else "unknown"
-        return (
-            Warn(
-                "stale-inv-freq",
-                f"{tensor.name} in {shard.path.name} was saved for base {means} (from its second entry), but the "
-                f"config means {rotation.scaling.theta:g} with rope type {rotation.scaling.name}",
-            ),
-        )
+        return (Warn("stale-inv-freq", f"{tensor.name} in {shard.path.name} {_disagreement(saved, rotation)}"),)
     return ()
+
+
+def _disagreement(saved: Floats, rotation: Rotation) -> str:
+    rotary_dim, scaling = rotation.geometry.rotary_dim, rotation.scaling
+    if len(saved) != rotary_dim // 2:
+        return (
+            f"has {len(saved)} frequencies, for a rotary width of {2 * len(saved)}, but the config means "
+            f"{rotary_dim // 2}, for a width of {rotary_dim}"
+        )
+    means = f"{saved[1] ** (-rotary_dim / 2):g}" if len(saved) > 1 and saved[1] > 0 else "unknown"
+    return (
+        f"was saved for base {means} (from its second entry), but the config means {scaling.theta:g} with rope type "
+        f"{scaling.name}"
+    )

@@ -37,6 +37,13 @@ def config_names() -> Any:
     return CONFIG_MAPPING_NAMES
 
 
+def known(model_type: str) -> bool:
+    """Whether transformers has a config class for the type, one that was registered included."""
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    return model_type in CONFIG_MAPPING
+
+
 def config_class(model_type: str) -> Any:
     """The config class of a model type."""
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING

@@ -39,9 +39,11 @@ from ropetool.checkpoint.pickled import (
     safetensors_names,
 )
 from ropetool.checkpoint.shards import BUFFER_BYTES, Shard, copy_file, no_progress, read_json_file
+from ropetool.checkpoint.shards import Tensor as Entry
 from ropetool.errors import PickleFileError
 from ropetool.families.lengths import to_json
 from ropetool.families.reading import Warn
+from ropetool.rope.frequencies import Floats
 
 # safetensors 0.8.0, torch.py: _TYPES.
 DTYPES: Mapping[torch.dtype, str] = {
@@ -91,6 +93,10 @@ class Pickled:
             for name in shard.tensors:
                 for piece in _pieces(self.tensors[shard.path.name][name]):
                     progress(file.write(piece))
+
+    def floats(self, shard: Shard, tensor: Entry) -> Floats:
+        """The values of a small tensor, which is in no file yet."""
+        return self.tensors[shard.path.name][tensor.name].detach().double().numpy()
 
     def write_index(self, stage: Path) -> None:
         """Write the index of a sharded checkpoint."""

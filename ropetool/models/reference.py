@@ -175,9 +175,10 @@ def reference_rotation(
     """
     model = runner.model
     if not table_modules(model):
+        stock = type(model).__module__.startswith("transformers.")
         raise UnsupportedError(
             f"{type(model).__name__} makes its rotary tables in no module of its own, so it cannot be run in another "
-            f"layout; a newer transformers may do so"
+            f"layout{'; a newer transformers may do so' if stock else ''}"
         )
     if live:
         buffers = live_frequencies(model)

@@ -13,13 +13,14 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from ropetool.models.capture import TOKENS
-from ropetool.models.catalog import config_class, config_names, default_config, inputs_of, model_class, quiet
+from ropetool.models.catalog import config_class, config_names, default_config, inputs_of, known, model_class, quiet
 from ropetool.models.tiny_cases import HEAD_DIM, HEADS, OTHER_SIZES, SECTIONS, SIZES, SPECIAL, WIDTH_KEYS
 
 ROTARY_KEYS = (
@@ -219,6 +220,8 @@ def build(model_type: str, seed: int = 0, **overrides: Any) -> Built:
 
     Tries ever plainer geometries until one runs; raises `CannotBuild` with the first one's reason if none does.
     """
+    if not known(model_type):
+        raise CannotBuild(f"transformers {version('transformers')} has no model type {model_type}")
     with quiet(), torch.random.fork_rng(devices=[]):
         values = tiny_values(model_type) | overrides
         first: CannotBuild | None = None

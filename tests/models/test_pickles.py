@@ -136,6 +136,16 @@ def test_the_logits_are_those_of_the_pickle(checkpoint, tmp_path: Path) -> None:
     assert float((tiny.logits(tiny.load(there)) - want).abs().max()) > 0.5
 
 
+def test_a_stale_table_in_a_pickle_is_a_warning(checkpoint, tmp_path: Path) -> None:
+    source = pickled(checkpoint("llama"), tmp_path / "source")
+    (file,) = source.glob("*.bin")
+    table = 500000.0 ** (-torch.arange(0, 16, 2) / 16)
+    name = "model.layers.0.self_attn.rotary_emb.inv_freq"
+    torch.save({**torch.load(file, weights_only=True), name: table}, file)
+    (said,) = (w for w in convert.plan(source, tmp_path / "there", INTERLEAVED).warnings if w.code == "stale-inv-freq")
+    assert "was saved for base 500000" in said.message
+
+
 def test_verify_reads_pickles_on_either_side_and_sees_a_fault(checkpoint, tmp_path: Path) -> None:
     source = split(checkpoint("llama"), tmp_path / "source", SHARDS, index=True)
     there = to(INTERLEAVED, source, tmp_path / "there")

@@ -308,3 +308,9 @@ def test_merging_keeps_apart_what_differs():
     same = AttentionReport(("a.1",), (1,), "full_attention", "A", True, pairing=Pairing.HALF, inv_freq=(1.0,))
     other = AttentionReport(("a.2",), (2,), "full_attention", "A", True, pairing=Pairing.HALF, inv_freq=(0.5,))
     assert [r.layers for r in merged([one, same, other])] == [(0, 1), (2,)]
+
+
+def test_a_type_that_transformers_does_not_know_is_unread() -> None:
+    report = probe_model_type("nosuchtype")
+    assert "has no model type nosuchtype" in report.unread
+    assert not report.attentions

@@ -207,3 +207,12 @@ def test_a_config_that_says_otherwise_than_the_class_is_refused(model_type, chan
     nope = change.get("nope_layers", subject.nope_layers())
     with pytest.raises(UnsupportedError, match=said), reference_rotation(subject.runner, rotaries, nope):
         pass
+
+
+@pytest.mark.parametrize(("where", "advised"), [("transformers.models.bare", True), ("transformers_modules.x", False)])
+def test_only_transformers_own_class_may_be_mended_by_a_newer_one(where, advised):
+    model = type("Bare", (torch.nn.Module,), {"__module__": where})()
+    runner = Runner(model, torch.device("cpu"))
+    with pytest.raises(UnsupportedError, match="in no module of its own") as refused, reference_rotation(runner, {}):
+        pass
+    assert ("a newer transformers may do so" in str(refused.value)) is advised
