@@ -38,8 +38,9 @@ check: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# A file runs in one process, so that what its tests share is made once.
 test: $(VENV)/.clients
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --dist loadfile
 
 test-clients: $(VENV)/.clients
 	$(BIN)/python -m pytest -m clients

@@ -133,7 +133,7 @@ def test_the_librarys_own_reading_gives_the_same_logits(name: str, source_of, tm
 def file_checks(a: Path, b: Path) -> dict[str, bool]:
     """verify's checks of the bytes."""
     sides = verify._side(a), verify._side(b)
-    return {check.name: check.passed for check in verify._file_checks(*sides, None)}
+    return {check.name: check.passed for check in verify.file_checks(*sides, None)}
 
 
 def replant(directory: Path, change: Callable[[str, Tensor], Tensor]) -> None:
@@ -191,7 +191,7 @@ def test_one_wrong_value_in_one_word_is_seen(name: str, source_of, tmp_path: Pat
 
     replant(there, flip_a_bit)
     sides = verify._side(source), verify._side(there)
-    faulty = next(check for check in verify._file_checks(*sides, None) if not check.passed)
+    faulty = next(check for check in verify.file_checks(*sides, None) if not check.passed)
     assert faulty.name == "tensors-moved"
     assert f"{layer}{kind}: row" in faulty.detail
 

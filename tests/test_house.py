@@ -173,7 +173,9 @@ PLANTED: tuple[tuple[Callable[[Path], list[str]], str, str, str], ...] = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize(("check", "file", "code", "said"), PLANTED, ids=lambda value: str(value)[:40])
+@pytest.mark.parametrize(
+    ("check", "file", "code", "said"), PLANTED, ids=lambda value: getattr(value, "__name__", str(value)[:40])
+)
 def test_each_check_sees_a_planted_fault(
     check: Callable[[Path], list[str]], file: str, code: str, said: str, tmp_path: Path
 ) -> None:

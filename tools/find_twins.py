@@ -292,10 +292,16 @@ def _spec(key: str, values: Values, defaults: Values) -> Any:
 
 
 def candidates() -> Iterator[tuple[str, str]]:
-    """Ordered pairs of opposite pairing; a type that obeys a config key needs no twin."""
+    """Ordered pairs of opposite pairing, with the same names on disk; a type that obeys a config key needs no twin.
+
+    transformers renames the tensors of some types on loading (exaone): a model has then the names of many others, and
+    its checkpoint does not.
+    """
     types = [t for t, row in TABLE.items() if row.pairing_key is None and buildable(t)]
     for a, b in itertools.product(types, types):
-        if TABLE[a].pairing is not TABLE[b].pairing and signatures(a).keys() & signatures(b).keys():
+        if TABLE[a].pairing is TABLE[b].pairing or TABLE[a].attention != TABLE[b].attention:
+            continue
+        if signatures(a).keys() & signatures(b).keys():
             yield a, b
 
 

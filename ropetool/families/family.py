@@ -123,7 +123,8 @@ class Family:
     * ``nope``: which layers the class does not rotate; ``kinds``: which types of layers have a rope block of their own;
     * ``within``: the part of the model that the row is about, ``section``: the key of its own config, which its
       geometry keys start with; ``others``: attention modules beside the main one;
-    * ``towers``: modules that hold attention of another model (vision, audio), which is left alone;
+    * ``towers``: modules that hold attention of another model (vision, audio), which is left alone; ``still``:
+      attention of the model itself that its class does not rotate;
     * ``may_lack``: what a layer's attention may do without: ``k`` where it takes another layer's, ``qk`` where it may
       be another kind of mixer; ``mixers``: layer types whose tensors under the same names are no attention;
     * ``needs``: conditions on the config; ``refusal``: why the type can be read, and not converted; ``unread``: why the
@@ -158,6 +159,7 @@ class Family:
     unread: str = ""
     needs: tuple[Needs, ...] = ()
     towers: frozenset[str] = frozenset()
+    still: tuple[str, ...] = ()
     backwards: bool = False
     learned: bool = False
     twins: tuple[str, ...] = ()

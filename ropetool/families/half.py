@@ -22,7 +22,7 @@ ROWS: tuple[Family, ...] = (
         "llama mistral gemma gemma2 arcee cwm falcon_h1 granite granitemoe granitemoehybrid granitemoeshared "
         "hyperclovax internlm3 iquestcoder jais2 ministral ministral3 mixtral olmo seed_oss starcoder2 vaultgemma "
         "aria_text deepseek_ocr2_text emu3_text_model granite4_vision_text granite_docling_text "
-        "higgs_audio_v2 mllama_text_model unlimited_ocr_text voxtral_realtime_text eurobert",
+        "higgs_audio_v2 unlimited_ocr_text voxtral_realtime_text eurobert",
         HALF, SEPARATE, V_O, ROTATE_HALF,
     ),
     *group(
@@ -37,6 +37,10 @@ ROWS: tuple[Family, ...] = (
         "cosmos3_edge_text", HALF, SEPARATE, V_O, MROPE, methods=frozenset(("default", "ntk", "abf")),
         methods_reason="Cosmos3EdgeTextConfig refuses every rope type but default",
     ),
+    *group(
+        "mllama_text_model", HALF, SEPARATE, V_O, f"{ROTATE_HALF}; cross attention is not rotated",
+        still=("cross_attn",),
+    ),
     *group("csm_depth_decoder_model", HALF, SEPARATE, V_O, ROTATE_HALF),
     *group(
         "csm", HALF, SEPARATE, V_O, f"{ROTATE_HALF} in the backbone; the depth decoder is a model of its own",
@@ -48,6 +52,7 @@ ROWS: tuple[Family, ...] = (
     *group(
         "idefics", HALF, SEPARATE + norms("q_layer_norm", "k_layer_norm"), V_O, ROTATE_HALF,
         keys=GeometryKeys(kv_heads=None), towers=frozenset(("vision_model", "perceiver_resampler")),
+        still=("cross_attn",),
     ),
     *group(
         "exaone", HALF, SEPARATE, ("v_proj", "out_proj", "rotary"), ROTATE_HALF, attention="attn.attention",
@@ -57,11 +62,11 @@ ROWS: tuple[Family, ...] = (
         keys=BLOCK_SHARE,
     ),
     *group(
-        "t5_gemma_module", HALF, SEPARATE, V_O, f"{ROTATE_HALF}; cross attention is not rotated",
+        "t5_gemma_module", HALF, SEPARATE, V_O, f"{ROTATE_HALF}; cross attention is not rotated", still=("cross_attn",),
     ),
     *group(
         "dia_decoder dia_encoder", HALF, SEPARATE, V_O, f"{ROTATE_HALF}; cross attention is not rotated",
-        attention="self_attention",
+        attention="self_attention", still=("cross_attention",),
     ),
     *group(
         "zamba2", HALF, SEPARATE, (*V_O, *(f"linear_{p}_adapter_list" for p in "qkv")),

@@ -62,11 +62,11 @@ ROWS: tuple[Family, ...] = (
             heads="decoder_num_attention_heads", kv_heads="decoder_num_key_value_heads", head_dim=(),
             rotary=("partial_rotary_factor",),
         ),
-        towers=frozenset(("encoder",)),
+        towers=frozenset(("encoder",)), still=("encoder_attn",),
     ),
     *group(
         "moonshine_streaming", INTERLEAVED, SEPARATE, V_O, f"{ADJACENT}; cross attention is not rotated",
-        keys=PARTIAL, towers=frozenset(("encoder",)),
+        keys=PARTIAL, towers=frozenset(("encoder",)), still=("encoder_attn",),
     ),
     *group(
         "llama4_text", INTERLEAVED, SEPARATE, V_O,

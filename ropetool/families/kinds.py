@@ -96,7 +96,7 @@ def layer_geometries(config: Mapping[str, Any], family: Family, blocks: tuple[Ro
     own_heads = any(kind.instead or kind.kv_factor > 1 for kind in family.kinds)
     if not own_heads and len(family.kinds) < 2 and not any(config.get(key) for key in (PER_LAYER, *PER_LAYER_LISTS)):
         return ()
-    types = config.get("layer_types") or [ALL_LAYERS] * (count(config, "num_hidden_layers") or 0)
+    types = config.get("layer_types") or _all_alike(config, family, blocks)
     if not isinstance(types, list):
         raise ConfigError(f"layer_types is {types!r}; it must be a list", key="layer_types")
     by_layers = {block.layers: block for block in blocks}
@@ -105,6 +105,20 @@ def layer_geometries(config: Mapping[str, Any], family: Family, blocks: tuple[Ro
         _geometry(config, family, by_layers.get(layers, blocks[0]), kinds.get(layers), index)
         for index, layers in enumerate(types)
     )
+
+
+def _all_alike(config: Mapping[str, Any], family: Family, blocks: tuple[RopeBlock, ...]) -> list[str]:
+    """Layer types for a config without any; raises `ConfigError` where the kinds of layers differ in their heads."""
+    kinds = {kind.layer_type: kind for kind in family.kinds}
+    found = [_geometry(config, family, block, kinds.get(block.layers), 0) for block in blocks]
+    if any(replace(geometry, class_defaults={}) != replace(found[0], class_defaults={}) for geometry in found):
+        names = " and ".join(block.layers for block in blocks)
+        raise ConfigError(
+            f"config.json has no layer_types, and {names} layers of {family.model_type} differ in their heads or in "
+            f"what turns of them; write the list (transformers does so on saving)",
+            key="layer_types",
+        )
+    return [ALL_LAYERS] * (count(config, "num_hidden_layers") or 0)
 
 
 def _geometry(config: Mapping[str, Any], family: Family, block: RopeBlock, kind: Kind | None, index: int) -> Geometry:

@@ -24,6 +24,10 @@ from ropetool.rope.pairing import IndexMap, Pairing, Span, closed_blocks, index_
 
 # Tables that the class makes itself, and that old exports keep among the weights.
 BUFFER = "inv_freq"
+# What classes call the attention of a layer.
+ATTENTION_MODULES = frozenset(
+    ("attn", "attention", "self_attn", "self_attention", "cross_attn", "cross_attention", "encoder_attn", "mixer")
+)
 
 
 @dataclass(frozen=True)
@@ -113,7 +117,22 @@ def _claim(checkpoint: Checkpoint, reading: Reading, shard: Shard, tensor: Tenso
         geometry = reading.others[number - 1].geometry if number else reading.geometry_of_layer(layer)
         moved, companion = _entry(checkpoint, family, site, tensor, rest, how)
         return Claim(layer[1:], shard, tensor, moved, site, geometry, companion)
+    _check_no_attention(family, tensor)
     return None
+
+
+def _check_no_attention(family: Family, tensor: Tensor) -> None:
+    """Refuse a tensor of an attention that the row knows nothing of: what it feeds is not known."""
+    own = {word for site in family.sites for word in site.module.split(".")}
+    other = ATTENTION_MODULES - own - set(family.still)
+    found = next((word for word in tensor.name.split(".")[:-1] if word in other), None)
+    if found is not None:
+        raise UnclaimedTensorError(
+            f"{tensor.name} lies in an attention called {found}, and the row of {family.model_type} knows only "
+            f"{family.attention}, so whether it must move is not known; nothing was written",
+            tensor=tensor.name,
+            model_type=family.model_type,
+        )
 
 
 def _entry(

@@ -1,18 +1,19 @@
 """Load any checkpoint as a plain transformers model that runs right, whatever layout its weights are stored in.
 
-Where the class rotates another layout than the weights have, the rows of q and k go back to the class's layout in
-memory, by the very plan that `convert` writes files with. What comes out is the model that the class was made for:
+Where the class rotates another layout than the weights have, the rows of q and k go back to the class's layout on their
+way in, by the very plan that `convert` writes files with. What comes out is the model that the class was made for:
 cached decoding, `generate`, training and saving need nothing further.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from safetensors import safe_open
+from torch import Tensor
 
 from ropetool.checkpoint.config import marker, with_marker
 from ropetool.checkpoint.folder import Checkpoint, checkpoint_directory, open_checkpoint, read_config
@@ -27,6 +28,7 @@ from ropetool.models.understand import understand
 from ropetool.models.unguarded import config_object
 from ropetool.rope.pairing import IndexMap
 
+GENERATION = "generation_config.json"
 OURS = ("config", "state_dict", "output_loading_info", "local_files_only")
 
 
@@ -36,8 +38,7 @@ def load(path: str | Path, **options: Any) -> Any:
     With ``trust_remote_code=True`` that is the class that lies in the checkpoint, where one does.
 
     Raises `CheckpointError` for what transformers cannot load, or would load with random weights; `UnsupportedError`
-    where the rows cannot be put back (quantised weights, weights left on a disk, or a tensor that has another name in
-    the model); `UsageError` for an option that the checkpoint itself decides.
+    where the rows cannot be put back (quantised weights); `UsageError` for an option that the checkpoint decides.
     """
     fixed = [name for name in OURS if name in options]
     if fixed:
@@ -67,8 +68,16 @@ def load_as(kind: Any, path: Path, *, trust_remote_code: bool = False, **options
     _check_unquantised(checkpoint, options)
     after = with_marker(without_engine(config), pairing=reading.class_pairing.value)
     live = config_object(after, directory, trust_remote_code=trust_remote_code)
-    model = load_checked(kind, directory, config=live, **options)
-    _put_back(model, checkpoint, reading)
+    model = load_checked(kind, directory, config=live, state_dict=_put_back(checkpoint, reading), **options)
+    return _with_generation_config(model, directory)
+
+
+def _with_generation_config(model: Any, directory: Path) -> Any:
+    """What `from_pretrained` reads beside the weights, and does not where it is given those."""
+    import transformers
+
+    if (directory / GENERATION).is_file() and model.can_generate():
+        model.generation_config = transformers.GenerationConfig.from_pretrained(directory, local_files_only=True)
     return model
 
 
@@ -81,12 +90,13 @@ def model_kind(config: Mapping[str, Any]) -> Any:
 
 
 def load_checked(kind: Any, path: Path, **options: Any) -> Any:
-    """``kind.from_pretrained``, with nothing made up.
+    """``kind.from_pretrained``, with nothing made up; from a ``state_dict``, where one is given, instead of the files.
 
     Raises `CheckpointError` where it fails, or finds a weight missing or of another shape: it would be random.
     """
     try:
-        model, info = kind.from_pretrained(path, local_files_only=True, output_loading_info=True, **options)
+        place = None if "state_dict" in options else path
+        model, info = kind.from_pretrained(place, local_files_only=True, output_loading_info=True, **options)
     except Exception as error:  # a stranger's config can make transformers raise anything
         raise CheckpointError(f"transformers cannot load {path}: {reason(error)}", path=str(path)) from error
     broken = sorted(map(str, [*info["missing_keys"], *info["mismatched_keys"]]))
@@ -124,45 +134,21 @@ def _cannot(checkpoint: Checkpoint, why: str, **fields: Any) -> UnsupportedError
     )
 
 
-@torch.no_grad()
-def _put_back(model: nn.Module, checkpoint: Checkpoint, reading: Reading) -> None:
-    """Permute every row that a conversion would move, once each, in place."""
-    steps = plan_conversion(checkpoint, reading, reading.pairing, reading.class_pairing)
-    places = reading.decoder.composite.places if reading.decoder.composite else ()
-    live = dict(model.named_parameters(remove_duplicate=False)) | dict(model.named_buffers(remove_duplicate=False))
-    found = {}
-    for move in steps.moves:
-        name = move.tensor.name
-        tensor = _live_tensor(live, name, places)
-        if tensor is None:
-            raise _cannot(checkpoint, f"{type(model).__name__} has no tensor called {name}", tensor=name)
-        if type(tensor.data) is not Tensor or tensor.is_meta or tuple(tensor.shape) != tuple(move.tensor.shape):
-            held = f"{type(tensor.data).__name__} of shape {list(tensor.shape)} on {tensor.device}"
-            stored = f"{list(move.tensor.shape)} in the file"
-            raise _cannot(checkpoint, f"the model holds {name} as {held}, which is {stored}", tensor=name)
-        found[tensor.data_ptr()] = (tensor, move.permutation.index)
-    for tensor, index in found.values():
-        tensor.copy_(permuted(tensor, index))
+def _put_back(checkpoint: Checkpoint, reading: Reading) -> dict[str, Tensor]:
+    """The tensors of the checkpoint by their names on disk, with every row that a conversion would move put back.
 
-
-def _live_tensor(live: dict[str, Tensor], name: str, places: Sequence[str] = ()) -> Tensor | None:
-    """The model's tensor of that name; a checkpoint of the bare body has its names without the model's prefix.
-
-    The text decoder of a multimodal model may lie elsewhere in the class than on the disk, at another of ``places``.
+    They are read as the files are mapped, and only what moves is copied. transformers renames, splits and joins them on
+    loading as it would those of the files.
     """
-    if name in live:
-        return live[name]
-    for names in ([name], _elsewhere(name, places)):
-        found = {n for n in live for wanted in names if n.endswith(f".{wanted}") or f".{wanted}".endswith(f".{n}")}
-        if len(found) == 1:
-            return live[found.pop()]
-    return None
-
-
-def _elsewhere(name: str, places: Sequence[str]) -> list[str]:
-    """The name of a tensor at every other place."""
-    here = [place for place in places if name.startswith(f"{place}.")]
-    return [place + name.removeprefix(here[0]) for place in places] if here else []
+    steps = plan_conversion(checkpoint, reading, reading.pairing, reading.class_pairing)
+    state: dict[str, Tensor] = {}
+    for shard in checkpoint.shards:
+        with safe_open(shard.path, framework="pt") as file:
+            state |= {name: file.get_tensor(name) for name in shard.tensors if checkpoint.weight_map[name] is shard}
+    for move in steps.moves:
+        if checkpoint.weight_map[move.tensor.name] is move.shard:
+            state[move.tensor.name] = permuted(state[move.tensor.name], move.permutation.index)
+    return state
 
 
 def permuted(tensor: Tensor, index: IndexMap) -> Tensor:

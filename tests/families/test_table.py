@@ -20,9 +20,10 @@ from ropetool.families.family import Family, Moved
 from ropetool.families.geometry import CLASS_DEFAULT, Each, GeometryKeys, Part, read_geometry
 from ropetool.families.parts import CLASSES
 from ropetool.families.plan import claims
-from ropetool.families.reading import OWN_BLOCK, read_model
+from ropetool.families.reading import OWN_BLOCK, nope_layers, read_model
 from ropetool.families.schemes import scheme_of
 from ropetool.families.table import TABLE
+from ropetool.models import catalog
 from ropetool.rope.pairing import Head, pairs
 from tests import tiny
 from tests.tiny import TINY
@@ -398,6 +399,45 @@ def test_a_base_under_a_name_that_the_class_does_not_read_is_said(model_type: st
     reading = read_model({**bare_config(TABLE[model_type]), "rope_theta": 500000})
     assert reading.rotations[0].scaling.theta == 10000.0
     assert "theta-ignored" in {warning.code for warning in reading.warnings}
+
+
+@pytest.mark.parametrize(
+    "row", [r for r in TABLE.values() if r.nope and not r.nope.unmoved], ids=lambda row: row.model_type
+)
+def test_layers_without_rotation_are_those_of_the_class(row: Family) -> None:
+    nope, layers = row.nope, 10
+    config = {"model_type": row.model_type, "num_hidden_layers": layers, row.keys.heads: HEADS, row.keys.hidden: 12800}
+    if not (nope.interval or nope.flags):
+        with pytest.raises(ConfigError, match="no layer_types, which tell the layers without rotation"):
+            nope_layers(config, nope)
+        return
+    theirs = AutoConfig.for_model(**config)
+    flags = getattr(theirs, nope.flags) if nope.flags else [kind != nope.layer_type for kind in theirs.layer_types]
+    assert nope_layers(config, nope) == {index for index, rotates in enumerate(flags) if not rotates} != set()
+    if nope.only_with:
+        assert nope_layers({**config, nope.only_with: None}, nope) == set()
+
+
+# Configs in which nothing coincides, for classes that count heads or widths in a way of their own.
+COUNTED_OTHERWISE: dict[str, dict[str, Any]] = {
+    "jetmoe": {"hidden_size": 48, "num_attention_heads": 6, "num_key_value_heads": 3, "kv_channels": 8,
+               "num_local_experts": 4, "num_experts_per_tok": 2, "num_hidden_layers": 1},
+    "zamba2": {"hidden_size": 96, "num_attention_heads": 6, "use_mem_rope": True, "num_hidden_layers": 2,
+               "layers_block_type": ["linear_attention", "hybrid"]},
+    "dbrx": {"d_model": 96, "n_heads": 6, "n_layers": 1, "attn_config": {"rope_theta": 10000.0}},
+    "falcon": {"hidden_size": 96, "num_attention_heads": 6, "num_hidden_layers": 1},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("model_type", COUNTED_OTHERWISE)
+def test_rows_are_as_many_as_the_class_has(model_type: str) -> None:
+    config = {"model_type": model_type, **COUNTED_OTHERWISE[model_type]}
+    with torch.device("meta"):
+        model = catalog.model_class(model_type)(AutoConfig.for_model(**copy.deepcopy(config)))
+    reading = read_model(config)
+    for moved in (moved for moved in reading.family.moves if moved.feeds):
+        weight = next(p for name, p in model.named_parameters() if name.endswith(f".{moved.module}.weight"))
+        assert sum(span.rows for span in reading.geometry.spans(moved.rows)) == weight.shape[:-1].numel()
 
 
 # --- what the class reads, the table reads --------------------------------------------------------------------------

@@ -215,6 +215,16 @@ def test_the_classes_refuse_a_result_that_they_would_rotate_wrongly(pair: Pair) 
             kind.from_pretrained(pair.converted)
 
 
+def test_ropetool_loads_the_model_that_was(pair: Pair) -> None:
+    with quiet():
+        again = ropetool.load(pair.converted, dtype=torch.float32)
+    assert type(again) is type(pair.model)
+    obeys = TABLE[pair.row.text_type].pairing_key is not None
+    want, found = (pair.again if obeys else pair.model).state_dict(), again.state_dict()
+    assert found.keys() == want.keys()
+    assert all(tensor.equal(want[key]) for key, tensor in found.items())
+
+
 @pytest.mark.parametrize("name", WHOLE)
 def test_from_one_end_to_the_other(name: str, tmp_path: Path) -> None:
     """Converted, verified, refused by plain classes, run by ropetool.load, and the same bytes when it comes back."""
