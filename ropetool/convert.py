@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +24,7 @@ from ropetool.checkpoint.folder import (
     staged,
 )
 from ropetool.checkpoint.pickled import pickled_files
-from ropetool.checkpoint.shards import copy_file, no_progress, patch_rows
+from ropetool.checkpoint.shards import Shard, Tensor, copy_file, copy_without, no_progress, patch_rows, read_shard
 from ropetool.engines.names import EngineName
 from ropetool.engines.output import output_config
 from ropetool.engines.writing import WrittenFor, loads_in
@@ -226,7 +226,8 @@ def _source_warnings(checkpoint: Checkpoint, files: SideFiles, pickled: Pickled 
         said = f"{path} is an adapter of this model: on the result it is silently wrong; convert it as well"
         yield Warn("adapter", said)
     for shard, name in checkpoint.stale_copies:
-        yield Warn("stale-copy", f"{name} also lies in {shard.path.name}, unmapped; that copy is permuted alike")
+        said = f"{name} also lies in {shard.path.name}, where the index does not look for it; that copy is left out"
+        yield Warn("stale-copy", said)
 
 
 def apply(
@@ -255,12 +256,9 @@ def apply(
     with staged(conversion.destination, sync=sync) as stage:
         for shard in checkpoint.shards:
             target = stage / shard.path.name
-            if conversion.pickled:
-                conversion.pickled.write(shard, target, progress)
-            else:
-                copy_file(shard.path, target, progress)
+            tensors = _copied(conversion, shard, target, progress)
             for move in steps.of_shard(shard):
-                _rewrite(target, move)
+                _rewrite(target, replace(move, tensor=tensors[move.tensor.name]))
         copy_side_files(checkpoint, stage, conversion.files)
         if conversion.pickled:
             conversion.pickled.write_index(stage)
@@ -271,6 +269,21 @@ def apply(
                 f"{conversion.destination} did not pass its check and was not kept", path=str(conversion.destination)
             )
     return result
+
+
+def _copied(
+    conversion: Conversion, shard: Shard, target: Path, progress: Callable[[int], None]
+) -> Mapping[str, Tensor]:
+    """Copy a shard, but for tensors that the index looks for in another; returns where its tensors lie in the copy."""
+    stale = {name for where, name in conversion.checkpoint.stale_copies if where is shard}
+    if conversion.pickled:
+        conversion.pickled.write(shard, target, progress)
+    elif stale:
+        copy_without(shard, target, stale, progress)
+        return read_shard(target).tensors
+    else:
+        copy_file(shard.path, target, progress)
+    return shard.tensors
 
 
 def _rewrite(shard: Path, move: Move) -> None:

@@ -240,18 +240,24 @@ def test_other_weights_are_left_behind_and_named(own, tmp_path: Path) -> None:
     assert (tmp_path / "out" / "tokenizer.json").read_text(encoding="utf-8") == "{}"
 
 
-def test_a_tensor_in_two_shards_is_moved_in_both_and_said(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["model.layers.0.self_attn.q_proj.weight", "model.norm.weight"])
+def test_of_a_tensor_in_two_shards_the_unmapped_copy_is_left_out(name: str, tmp_path: Path) -> None:
     source = tiny.save(tiny.model_of("llama"), tmp_path / "source", max_shard_size="60KB")
-    name = "model.layers.0.self_attn.q_proj.weight"
-    where = open_checkpoint(source).weight_map[name].path
-    other = next(p for p in sorted(source.glob("*.safetensors")) if p != where)
-    save_file({**load_file(other), name: load_file(where)[name]}, other, metadata={"format": "pt"})
-    plan = convert.plan(source, tmp_path / "out", INTERLEAVED)
-    assert "stale-copy" in {w.code for w in plan.warnings}
+    clean = converted(source, tmp_path / "clean")
+    mapped = open_checkpoint(source).weight_map[name].path
+    for other in (p for p in sorted(source.glob("*.safetensors")) if p != mapped):
+        stale = torch.full_like(load_file(mapped)[name], 7.0)
+        save_file({**load_file(other), name: stale}, other, metadata={"format": "pt"})
+    plan = convert.plan(source, tmp_path / "out", INTERLEAVED, written_as="same")
+    assert any(w.code == "stale-copy" and "left out" in w.message for w in plan.warnings)
     convert.apply(plan)
-    copies = [load_file(tmp_path / "out" / p.name)[name] for p in (where, other)]
-    assert torch.equal(copies[0], copies[1])
-    assert not torch.equal(copies[0], load_file(where)[name])
+    out = open_checkpoint(tmp_path / "out")
+    assert out.stale_copies == ()
+    assert all(shard.metadata == {"format": "pt"} for shard in out.shards)
+    for shard in out.shards:
+        ours, wanted = load_file(shard.path), load_file(clean / shard.path.name)
+        assert list(ours) == list(wanted)
+        assert all(torch.equal(ours[key], wanted[key]) for key in wanted)
 
 
 def test_symbolic_links_are_read_through_and_written_as_files(checkpoint, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import json
 import math
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -224,6 +224,27 @@ def copy_file(source: Path, target: Path, progress: Progress = no_progress) -> N
             for chunk in iter(lambda: reader.read(BUFFER_BYTES), b""):
                 writer.write(chunk)
                 progress(len(chunk))
+        os.fchmod(writer.fileno(), os.fstat(reader.fileno()).st_mode & 0o7777 | 0o200)
+
+
+def copy_without(shard: Shard, target: Path, names: Collection[str], progress: Progress = no_progress) -> None:
+    """Copy a shard without some of its tensors; the others keep their order, and the header its metadata."""
+    kept = [tensor for name, tensor in shard.tensors.items() if name not in names]
+    position, header = 0, {"__metadata__": dict(shard.metadata)} if shard.metadata else {}
+    offsets = {}
+    for tensor in sorted(kept, key=lambda tensor: tensor.start):
+        offsets[tensor.name] = [position, position + tensor.size_bytes]
+        position += tensor.size_bytes
+    entries = {t.name: {"dtype": t.dtype, "shape": t.shape, "data_offsets": offsets[t.name]} for t in kept}
+    raw = json.dumps({**header, **entries}, separators=(",", ":"), ensure_ascii=False).encode("utf-8")
+    raw += b" " * (-len(raw) % 8)
+    with shard.path.open("rb") as reader, target.open("xb") as writer:
+        writer.write(len(raw).to_bytes(8, "little") + raw)
+        for tensor in sorted(kept, key=lambda tensor: tensor.start):
+            for start in range(tensor.start, tensor.stop, BUFFER_BYTES):
+                size_bytes = min(BUFFER_BYTES, tensor.stop - start)
+                writer.write(read_exactly(reader.fileno(), size_bytes, start))
+                progress(size_bytes)
         os.fchmod(writer.fileno(), os.fstat(reader.fileno()).st_mode & 0o7777 | 0o200)
 
 

@@ -208,6 +208,8 @@ def plan_conversion(checkpoint: Checkpoint, reading: Reading, source: Pairing, t
     feeds: dict[tuple[str, Site], set[str]] = defaultdict(set)
     moves = []
     for claim in claims(checkpoint, reading):
+        if checkpoint.weight_map[claim.tensor.name] is not claim.shard:
+            continue  # a copy that nothing reads
         fed = feeds[claim.layer, claim.site]  # every attention, so that one without q or k is found
         if claim.moved is None:
             continue

@@ -10,9 +10,10 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from ropetool.checkpoint.folder import open_checkpoint
-from ropetool.errors import CheckpointError, ShapeError, UnclaimedTensorError
+from ropetool.errors import CheckpointError, ConfigError, ShapeError, UnclaimedTensorError
 from ropetool.families.plan import plan_conversion
 from ropetool.families.reading import read_model
+from ropetool.models.tiny import build
 from ropetool.rope.pairing import Pairing
 from tests.tiny import TINY, edit_json
 
@@ -122,3 +123,37 @@ def test_buffers_that_old_exports_saved_stay(own) -> None:
     directory = own("llama")
     edit_weights(directory, lambda t: t.update({f"{LAYER}.rotary_emb.inv_freq": torch.ones(8)}))
     assert all("inv_freq" not in move.tensor.name for move in planned(directory).moves)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "model.layers.0.attention.q_proj.weight", "model.layers.0.cross_attn.q_proj.weight",
+        "model.layers.1.attn.wq.weight", "model.layers.0.attn.scale", "mtp.layers.0.attention.wqkv.weight",
+    ],
+)  # fmt: skip
+def test_an_attention_of_another_name_is_refused(name: str, own) -> None:
+    """The class would not load it; whoever put it there may rotate it."""
+    source = own("llama")
+    edit_weights(source, lambda tensors: tensors.update({name: torch.zeros(128, 96)}))
+    with pytest.raises(
+        UnclaimedTensorError, match=rf"{name.replace('.', '[.]')} lies in an attention called"
+    ) as caught:
+        planned(source)
+    assert caught.value.fields["tensor"] == name
+
+
+def test_tensors_that_a_class_writes_beside_its_fused_projection_are_refused(tmp_path: Path) -> None:
+    """transformers 5.24 writes HRM's attention biases under another module than its weights."""
+    build("hrm_text", attention_bias=True).model.save_pretrained(tmp_path / "a")
+    with pytest.raises(UnclaimedTensorError, match=r"self_attn.*_proj.bias lies in an attention called self_attn"):
+        planned(tmp_path / "a")
+
+
+@pytest.mark.parametrize("model_type", ["neomme", "mimo_v2_flash"])
+def test_layers_that_differ_are_not_taken_for_alike(model_type: str, tmp_path: Path) -> None:
+    build(model_type).model.save_pretrained(tmp_path / "a")
+    assert planned(tmp_path / "a").moves
+    edit_json(tmp_path / "a" / "config.json", "layer_types")
+    with pytest.raises(ConfigError, match=r"no layer_types, and full_attention and sliding_attention layers .* differ"):
+        planned(tmp_path / "a")
