@@ -100,7 +100,7 @@ def test_names_of_another_shape_are_not_silently_nothing_to_do(own) -> None:
 
     def rename(tensors: dict[str, torch.Tensor]) -> None:
         for name in list(tensors):
-            tensors[name.replace("self_attn", "attention")] = tensors.pop(name)
+            tensors[name.replace("self_attn", "mixing")] = tensors.pop(name)
 
     edit_weights(directory, rename)
     with pytest.raises(CheckpointError, match="no attention tensor was found"):
