@@ -71,6 +71,10 @@ ROWS: tuple[Family, ...] = (
         nope=Nope("", "full_attention"),
     ),
     *group(
+        "kolibri1", HALF, SEPARATE + HEAD_NORMS, V_O, f"{ROTATE_HALF}, in sliding layers where there are any",
+        nope=Nope("", "full_attention", interval=5, only_with="sliding_window"),
+    ),
+    *group(
         "flint", HALF, SEPARATE + HEAD_NORMS, (*V_O, "softmax_offset", "sinks"), f"{ROTATE_HALF}, in sliding layers",
         nope=Nope("", "full_attention"),
     ),
