@@ -47,7 +47,7 @@ def test_a_converted_checkpoint_has_the_losses_of_its_source(name, checkpoint, t
     want = evaluate.position_losses(source, ids, Device.CPU, None)
     assert torch.allclose(evaluate.position_losses(there, ids, Device.CPU, None), want, atol=1e-5)
     if has_guard(there):
-        monkeypatch.setattr(loading, "_put_back", lambda *arguments: None)
+        monkeypatch.setattr(loading, "permuted", lambda tensor, index: tensor)
         assert float((evaluate.position_losses(there, ids, Device.CPU, None) - want).abs().max()) > 0.5
 
 

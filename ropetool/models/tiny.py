@@ -21,7 +21,7 @@ import torch
 
 from ropetool.models.capture import TOKENS
 from ropetool.models.catalog import config_class, config_names, default_config, inputs_of, known, model_class, quiet
-from ropetool.models.tiny_cases import HEAD_DIM, HEADS, OTHER_SIZES, SECTIONS, SIZES, SPECIAL, WIDTH_KEYS
+from ropetool.models.tiny_cases import HEAD_DIM, HEADS, OTHER_SIZES, SECTIONS, SIZES, SPECIAL, UNSET_EXPERTS, WIDTH_KEYS
 
 ROTARY_KEYS = (
     "rope_parameters", "rope_theta", "rotary_dim", "rotary_value", "rotary_pct", "rotary_emb_base",
@@ -333,17 +333,15 @@ def check_size(model: Any) -> None:
 
 
 def randomise(model: Any) -> None:
-    """Random biases, norm weights around 1 that are all different, and nothing that is all zero.
-
-    Stacked experts as well: Qwen3-Omni's talker leaves its own as the memory was (transformers 5.24).
-    """
+    """Random biases, norm weights around 1 that are all different, and nothing that is all zero or left unset."""
+    unset = getattr(model.config, "model_type", "") in UNSET_EXPERTS
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if name.endswith("bias"):
                 parameter.normal_(0.0, 0.5)
             elif "norm" in name.lower() and name.endswith("weight") and parameter.dim() <= 2:
                 parameter.uniform_(0.5, 1.5)
-            elif ".experts." in name and parameter.dim() == 3:
+            elif unset and ".experts." in name and parameter.dim() == 3:
                 parameter.normal_(0.0, 0.02)
             elif not parameter.any():
                 parameter.normal_(0.0, 0.05)

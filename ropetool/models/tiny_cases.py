@@ -62,6 +62,8 @@ class Special:
     inputs: Callable[[Any, Tensor], dict[str, Any]] | None = None
 
 
+# Types whose class leaves its stacked experts as the memory was (modeling_qwen3_omni_moe.py of transformers 5.24).
+UNSET_EXPERTS = frozenset(("qwen3_omni_moe_talker_text",))
 SECTIONS = frozenset(
     {
         "glm4v_moe_text", "glm4v_text", "glm_image_text", "glm_ocr_text", "paddleocr_vl_text",

@@ -383,7 +383,7 @@ def test_an_attention_tensor_that_nothing_explains_is_named(module: str, adapter
 
 def test_attention_under_other_names_than_the_bases_is_not_taken_for_nothing(adapter: Path, tmp_path: Path) -> None:
     rewritten(adapter, lambda tensors: {name.replace("self_attn", "attention"): t for name, t in tensors.items()})
-    with pytest.raises(UnclaimedTensorError, match="seems to be of an attention module"):
+    with pytest.raises(UnclaimedTensorError, match="lies in an attention called attention"):
         convert.plan(adapter, tmp_path / "x", INTERLEAVED)
 
 
