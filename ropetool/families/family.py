@@ -181,6 +181,16 @@ class Family:
         return tuple(moved.module for moved in self.moves if not moved.feeds)
 
     @property
+    def elsewhere(self) -> tuple[tuple[str, Moved], ...]:
+        """What moves at the other sites along with the main one, each with the name of its site."""
+        return tuple(
+            (site.within or site.module.rpartition(".")[2], moved)
+            for site in self.others
+            if site.pairing is None
+            for moved in site.moves
+        )
+
+    @property
     def checked(self) -> str:
         """How the row was checked: by the probe of the class, or why that cannot read it."""
         return f"no: {self.unread}" if self.unread else "probe"

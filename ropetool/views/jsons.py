@@ -93,8 +93,8 @@ def families(rows: Iterable[Family], composites: Iterable[Composite] = ()) -> di
             {
                 "model_type": row.model_type,
                 "pairing": row.pairing.value,
-                "projections": list(row.projections),
-                "companions": list(row.companions),
+                "projections": [*row.projections, *(f"{site}.{m.module}" for site, m in row.elsewhere if m.feeds)],
+                "companions": [*row.companions, *(f"{site}.{m.module}" for site, m in row.elsewhere if not m.feeds)],
                 "twins": list(row.twins),
                 "source": row.source,
                 "checked": row.checked,

@@ -214,4 +214,6 @@ def _composites(composites: Sequence[Composite]) -> RenderableType:
 
 
 def _moves(row: Family) -> str:
-    return "nothing: it is refused" if row.refusal else ", ".join((*row.projections, *row.companions))
+    elsewhere = (f"{site}.{moved.module}" for site, moved in row.elsewhere)
+    moves = ", ".join((*row.projections, *row.companions, *elsewhere))
+    return "nothing: it is refused" if row.refusal else moves
