@@ -60,8 +60,12 @@ ROWS: tuple[Family, ...] = (
         f"{LOCAL_AND_GLOBAL}; q is scaled by sqk after it", kinds=FULL_THEN_SLIDING,
     ),
     *group(
-        "laguna lfm3 neomme step3p5", HALF, SEPARATE + HEAD_NORMS,
-        (*V_O, "g_proj", "gate_proj", "output_projection", "exclusive_self_attention"),
+        "neomme", HALF, SEPARATE, (*V_O, "output_projection", "exclusive_self_attention"),
+        f"{LOCAL_AND_GLOBAL}, and another share of the head, after norms without weights", keys=BLOCK_SHARE,
+        kinds=FULL_THEN_SLIDING,
+    ),
+    *group(
+        "laguna lfm3 step3p5", HALF, SEPARATE + HEAD_NORMS, (*V_O, "g_proj", "gate_proj"),
         f"{LOCAL_AND_GLOBAL}, and another share of the head", keys=BLOCK_SHARE, kinds=FULL_THEN_SLIDING,
     ),
     *group(

@@ -39,6 +39,8 @@ from ropetool.models.tables import live_frequencies, live_of, still_tables, tabl
 # The function of DeepSeek's classes and their kin (modeling_deepseek_v3.py, transformers 5.24) that reorders slots.
 # In the name of a kind of layer: a running state instead of q times k, and nothing to rotate (MiniMax).
 RUNNING_STATE = "linear"
+# A parameter of the attention, [H x D], whose square scales q after the rotation (modeling_dory.py, transformers 5.24).
+SCALE_AFTER = "sqk"
 REORDERING = "apply_rotary_pos_emb_interleave"
 
 
@@ -105,12 +107,20 @@ def _attention(turnings: Mapping[int, _Turning]) -> Callable[..., Any]:
         def attention(module: Any, query: Tensor, key: Tensor, *args: Any, **kwargs: Any) -> Any:
             turning = turnings.get(id(module))
             if turning is not None:
-                query, key = turning.both(query, key)
+                scale = _scale_after(module, query)
+                query, key = turning.both(query / scale, key)
+                query = query * scale
             return eager(module, query, key, *args, **kwargs)
 
         return attention
 
     return around
+
+
+def _scale_after(module: Any, query: Tensor) -> Tensor | float:
+    """What a class multiplies every slot of a rotated q by, up to a constant: the rotation goes before it."""
+    scale = getattr(module, SCALE_AFTER, None)
+    return 1.0 if scale is None else scale.square().view(1, query.shape[1], 1, -1)
 
 
 def _in_order(_reordering: Callable[..., Any]) -> Callable[..., Any]:

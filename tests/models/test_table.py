@@ -33,6 +33,16 @@ UNSEEN = {"qwen4_exp_text": "multiplies no q of all tokens"}
 # Types whose own forward pass in float32 is 1e-4 of a standard deviation off the one in float64.
 ROUGH = {"dbrx"}
 TOKENS = 32
+# Types whose norms are off by default; tests/models/test_switches.py has them on.
+NORMS_BEHIND_A_SWITCH = {"cohere", "glm4_moe", "idefics", "phi", "stablelm"}
+# The weight of a projection that gives k and nothing else.
+K_ALONE = r"\bk_proj(\.linear)?\.weight$|\bkey\.weight$"
+# Types whose v has another number of rows than k.
+V_OF_ANOTHER_WIDTH = {"mimo_v2_flash"}
+
+
+def test_every_type_that_transformers_builds_has_a_row():
+    assert set(tiny.rope_model_types()) == TABLE.keys()
 
 
 def test_what_is_refused():
@@ -145,6 +155,8 @@ def pair(request, tmp_path_factory):
         for name, parameter in model.named_parameters():
             if parameter.dim() > 1 and is_attention(name):
                 parameter.div_(parameter.std() * parameter.shape[-1] ** 0.5)
+            elif set(name.split(".")) & set(TABLE[request.param].companions) and not parameter.std():
+                parameter.mul_(torch.linspace(0.5, 1.5, len(parameter)))  # one value in all rows shows no order
     model.save_pretrained(source)
     converted = source.with_name(f"{request.param}-converted")
     convert.apply(convert.plan(source, converted, TABLE[request.param].pairing.other, written_as="same"))
@@ -182,10 +194,11 @@ def test_the_way_back_of_what_verify_cannot_run(model_type, tmp_path):
         verify.verify(tmp_path / "a", tmp_path / "b", tokens=TOKENS)
 
 
-def moved_names(row, kind):
-    """The tensors of one kind that the row moves: names of modules, and the end of a tensor's name."""
-    modules = {"norm": row.companions}.get(kind, row.projections)
-    return modules, "bias" if kind == "bias" else "weight"
+def moved_names(row, kind, names):
+    """Those of ``names`` that a kind of fault is in: the weights or biases of projections, or all that moves beside."""
+    modules = [re.escape(m).replace(r"\*", r"\d+") for m in (row.companions if kind == "norm" else row.projections)]
+    end = {"norm": r"(\.\w+)?", "bias": r"\.bias", "not": r"\.weight"}[kind]
+    return [name for name in names if any(re.search(rf"\b{m}{end}$", name) for m in modules)]
 
 
 def planted(fault, source, converted, row):
@@ -194,12 +207,11 @@ def planted(fault, source, converted, row):
     steps = convert.plan(source, source.with_name("unused"), row.pairing.other, written_as="same").plan.moves
     maps = {move.tensor.name: torch.from_numpy(move.permutation.index) for move in steps}
     if fault in ("not permuted", "bias left", "norm left"):
-        modules, end = moved_names(row, fault.partition(" ")[0])
-        names = [n for n in maps if any(f".{m}." in f".{n}" for m in modules) and n.endswith(end)]
+        names = moved_names(row, fault.partition(" ")[0], maps)
         return {**tensors, **{n: original[n] for n in names}} if names else None
     if fault == "inverse direction":  # as if the source had the other layout
         return {**tensors, **{n: rows(original[n], index.argsort()) for n, index in maps.items()}}
-    keys = {n: index for n, index in maps.items() if re.search(r"\bk(_proj)?(\.linear)?\.weight$|\bkey\.weight$", n)}
+    keys = {n: index for n, index in maps.items() if re.search(K_ALONE, n)}
     if fault == "wrong k heads":  # the rows of k as if it had as many heads as q
         reading = read_model(json.loads((source / "config.json").read_text("utf-8")))
         heads, kv_heads = reading.geometry.heads, reading.geometry.kv_heads
@@ -224,6 +236,19 @@ def as_heads(heads, count, pairing):
     return torch.from_numpy(index_map([head] * heads, pairing, pairing.other))
 
 
+def may_be_without(fault, source, row):
+    """Whether the row itself says that a type has nothing that the fault could be in: no test passes for less."""
+    reading = read_model(json.loads((source / "config.json").read_text("utf-8")))
+    of_decoder = [n for n in load_file(source / "model.safetensors") if row.towers.isdisjoint(n.split("."))]
+    alone = any(re.search(K_ALONE, name) for name in of_decoder)
+    return {
+        "norm left": not row.companions or row.model_type in NORMS_BEHIND_A_SWITCH,
+        "bias left": not [n for n in moved_names(row, "bias", of_decoder) if "cross" not in n],
+        "wrong k heads": not alone or reading.geometry.kv_heads == reading.geometry.heads,
+        "v permuted": not alone or row.model_type in V_OF_ANOTHER_WIDTH,
+    }.get(fault, False)
+
+
 FAULTS = ("not permuted", "inverse direction", "wrong k heads", "bias left", "norm left", "v permuted")
 
 
@@ -232,16 +257,10 @@ def test_a_planted_fault_fails(pair, fault, tmp_path):
     source, converted = pair
     row = TABLE[source.name]
     tensors = planted(fault, source, converted, row)
-    if tensors is None:  # the type has nothing of the kind, by its row or by the switches of the tiny config
-        assert fault not in ("not permuted", "inverse direction")
+    if tensors is None:
+        assert may_be_without(fault, source, row)
         return
     wrong = Path(shutil.copytree(converted, tmp_path / "wrong"))
     save_file({k: v.contiguous() for k, v in tensors.items()}, wrong / "model.safetensors", metadata={"format": "pt"})
     result = verified(source, wrong)
     assert "logits" in {check.name for check in result.checks if not check.passed}
-
-
-def test_every_fault_was_planted_in_many_types():
-    """What a fault is in comes from the rows, so a row that loses its norms or biases must not pass unseen."""
-    assert sum(bool(row.companions) for row in TABLE.values()) >= 60
-    assert sum(row.keys.kv_heads is not None for row in TABLE.values()) > 100
