@@ -240,7 +240,7 @@ def may_be_without(fault, source, row):
     """Whether the row itself says that a type has nothing that the fault could be in: no test passes for less."""
     reading = read_model(json.loads((source / "config.json").read_text("utf-8")))
     of_decoder = [n for n in load_file(source / "model.safetensors") if row.towers.isdisjoint(n.split("."))]
-    alone = any(re.search(K_ALONE, name) for name in of_decoder)
+    alone = any(re.search(K_ALONE, name) for name in moved_names(row, "not", of_decoder))
     return {
         "norm left": not row.companions or row.model_type in NORMS_BEHIND_A_SWITCH,
         "bias left": not [n for n in moved_names(row, "bias", of_decoder) if "cross" not in n],
