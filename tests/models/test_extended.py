@@ -1,0 +1,220 @@
+"""Every class of the family table computes what an extension wrote: its live frequencies and attention scaling.
+
+The config is written by `extend`, loaded by transformers, and the model's own rotary tables are measured where its
+attention gets them (`live`). What a row refuses, its class must really not compute.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ropetool import extend
+from ropetool.checkpoint.config import BLOCKS, Style
+from ropetool.checkpoint.folder import read_config
+from ropetool.errors import MethodError
+from ropetool.families.methods import Method, Weights
+from ropetool.families.reading import Reading, Rotation, read_model
+from ropetool.families.table import TABLE
+from ropetool.models import tiny
+from ropetool.models.catalog import known
+from ropetool.rope import frequencies
+from ropetool.rope.frequencies import Proportional, Scaling
+from tests.models import live
+from tests.tiny import edit_json, read_json
+
+pytestmark = pytest.mark.oldest
+
+VERSION_4 = version("transformers").startswith("4.")
+STYLES = (Style.V4, Style.DUAL) if VERSION_4 else tuple(Style)
+LENGTHENING = tuple(method for method in Method if method is not Method.NONE)
+TYPES = tuple(model_type for model_type in sorted(TABLE) if known(model_type))
+# The trained length, and how many tokens stay under it or go beyond it.
+TRAINED, FACTOR, SHORT, LONG = 32, 4.0, 5, 48
+THETA, LOCAL_THETA, BASE = 25000.0, 7000.0, 3e6
+TOLERANCE = 2e-6
+# What single types need in transformers 4 to be built as tiny models.
+OWN_VALUES: dict[str, dict[str, Any]] = {}
+
+
+# --- the source, and what is asked for ------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory) -> Callable[[str], Path]:
+    """The directory of a tiny config of a type, by name; no base and no length in it is the class's own."""
+
+    @cache
+    def made(model_type: str) -> Path:
+        directory = tmp_path_factory.mktemp("source") / model_type
+        tiny.build(model_type, **OWN_VALUES.get(model_type, {})).config.save_pretrained(directory)
+        config = read_json(directory / "config.json")
+        edit_json(directory / "config.json", **_other_numbers(config, model_type))
+        return directory
+
+    return made
+
+
+def _other_numbers(config: Mapping[str, Any], model_type: str) -> dict[str, Any]:
+    """Changes of a config: the trained length, and bases that are no class's default."""
+    row = TABLE[model_type]
+    local = {kind.layer_type: LOCAL_THETA for kind in row.kinds[1:]}
+    changes: dict[str, Any] = {row.keys.length: TRAINED}
+    for where in BLOCKS:
+        block = config.get(where) or {}
+        if any(isinstance(value, dict) for value in block.values()):
+            changes[where] = {key: b and {**b, "rope_theta": local.get(key, THETA)} for key, b in block.items()}
+        elif "rope_theta" in block:
+            changes[where] = {**block, "rope_theta": THETA}
+    bases = {kind.theta_key: local.get(kind.layer_type, THETA) for kind in row.kinds}
+    bases = bases or dict.fromkeys(row.theta_keys, THETA)
+    return changes | {key: theta for key, theta in bases.items() if key in config}
+
+
+def extension_of(source: Path, destination: Path, method: Method, style: Style) -> extend.Extension:
+    """The planned extension of a config alone."""
+    pairs = read_model(read_config(source)).geometry.rotary_dim // 2
+    settings = {
+        Method.ABF: {"base": BASE},
+        Method.LONGROPE: {"short_factor": list(short(pairs)), "long_factor": list(long(pairs))},
+    }
+    return extend.plan(
+        source, destination, method, factor=FACTOR, original=TRAINED, settings=settings.get(method, {}), style=style,
+        weights=Weights.NONE, replace_existing=True,
+    )  # fmt: skip
+
+
+def short(pairs: int) -> tuple[float, ...]:
+    return tuple(1.0 + 0.01 * pair for pair in range(pairs))
+
+
+def long(pairs: int) -> tuple[float, ...]:
+    return tuple(1.0 + pair for pair in range(pairs))
+
+
+def scaled(rotation: Rotation, method: Method) -> Scaling:
+    """What the extended layers should compute, put together without the recipes of `extend`."""
+    old, rotary_dim = rotation.scaling, rotation.geometry.rotary_dim
+    theta, pairs = old.theta, rotary_dim // 2
+    if isinstance(old, Proportional):
+        return replace(old, factor=FACTOR) if method is Method.LINEAR else replace(old, theta=BASE)
+    if method is Method.YARN and isinstance(old, frequencies.Yarn):  # its ramp is kept
+        return replace(old, factor=FACTOR, original_length=TRAINED, explicit_attention_factor=None)
+    if method is Method.LLAMA3 and isinstance(old, frequencies.Llama3):
+        return replace(old, factor=FACTOR, original_length=TRAINED)
+    return {
+        Method.YARN: lambda: frequencies.Yarn(theta, FACTOR, TRAINED),
+        Method.LINEAR: lambda: frequencies.Linear(theta, FACTOR),
+        Method.NTK: lambda: frequencies.Default(frequencies.ntk_theta(theta, FACTOR, rotary_dim)),
+        Method.DYNAMIC: lambda: frequencies.Dynamic(theta, FACTOR, TRAINED),
+        Method.LONGROPE: lambda: frequencies.LongRope(theta, short(pairs), long(pairs), TRAINED, FACTOR),
+        Method.LLAMA3: lambda: frequencies.Llama3(theta, FACTOR, 1.0, 4.0, TRAINED),
+        Method.ABF: lambda: frequencies.Default(BASE),
+    }[method]()
+
+
+Wanted = Mapping[str, tuple[Scaling, int]]
+
+
+def wanted(source: Path, method: Method | None) -> Wanted:
+    """Scaling and rotary width of each kind of layer, by its name: the first one extended, the others as they were."""
+    first, *others = read_model(read_config(source)).rotations
+    after = first.scaling if method is None else scaled(first, method)
+    return {
+        first.layers: (after, first.geometry.rotary_dim),
+        **{rotation.layers: (rotation.scaling, rotation.geometry.rotary_dim) for rotation in others},
+    }
+
+
+# --- the comparison -------------------------------------------------------------------------------------------------
+
+
+def mismatches(model: Any, expected: Wanted, tokens: int) -> list[str]:
+    """Where ``model`` turns otherwise than expected, in words; empty where it turns so, everywhere.
+
+    A layer whose kind has a name among those expected must turn by that; where the class names its blocks by something
+    else than its kinds of layers, every table must be one of those expected, and each of those must be seen.
+    """
+    found = live.turnings(model, tokens)
+    named = bool({turning.kind for turning in found} & expected.keys())
+    faults, seen = [], set()
+    for turning in found:
+        names = [turning.kind] if turning.kind in expected else ([] if named else list(expected))
+        errors = {name: _distance(turning, *expected[name], tokens) for name in names}
+        seen |= {name for name, error in errors.items() if error <= TOLERANCE}
+        if errors and min(errors.values()) > TOLERANCE:
+            faults.append(f"{turning.module} ({turning.kind}) is off by {min(errors.values()):.2g}")
+    unseen = expected.keys() - seen
+    return faults or [f"no layer turns as {name} layers should" for name in sorted(unseen)]
+
+
+def _distance(turning: live.Turning, scaling: Scaling, rotary_dim: int, tokens: int) -> float:
+    """The largest relative difference in a frequency or in the attention scaling."""
+    inv_freq = scaling.inv_freq(rotary_dim, tokens)
+    measured = live.by_pair(turning.inv_freq, len(inv_freq))
+    if measured is None:
+        return float("inf")
+    off = np.abs(measured - inv_freq) / np.where(inv_freq == 0, 1.0, inv_freq)
+    return float(max(off.max(), abs(turning.factor / scaling.attention_factor - 1)))
+
+
+def lengths_of(method: Method) -> tuple[int, ...]:
+    """How many tokens to run: below and beyond the trained length where a method looks at that."""
+    return (SHORT, LONG) if method in (Method.DYNAMIC, Method.LONGROPE) else (SHORT,)
+
+
+@cache
+def model_of_source(directory: Path) -> Any:
+    return live.model_of(live.load_config(directory))
+
+
+def compare(directory: Path, source: Path, method: Method) -> list[str]:
+    """Load the config in ``directory`` and compare; a class that refuses it, or does not run, says so in words."""
+    try:
+        model = live.model_of(live.load_config(directory))
+        if live.shapes(model) != live.shapes(model_of_source(source)):
+            return ["its tensors have other shapes than those of the source"]
+        return [fault for tokens in lengths_of(method) for fault in mismatches(model, wanted(source, method), tokens)]
+    except Exception as error:  # noqa: BLE001 - config and modeling code of any type
+        return [f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"]
+
+
+# --- the table ------------------------------------------------------------------------------------------------------
+
+
+def methods_of(model_type: str) -> tuple[Method, ...]:
+    """The methods that the row of a type takes."""
+    row = TABLE[model_type]
+    if row.methods is None:
+        return LENGTHENING if row.theta_keys or row.kinds else ()
+    return tuple(method for method in LENGTHENING if method.value in row.methods)
+
+
+TAKEN = [(model_type, method) for model_type in TYPES for method in methods_of(model_type)]
+REFUSED = [(model_type, method) for model_type in TYPES for method in LENGTHENING if method not in methods_of(model_type)]
+
+
+@pytest.mark.parametrize(("model_type", "method"), TAKEN, ids=lambda value: getattr(value, "value", value))
+def test_the_class_computes_what_was_planned(model_type, method, source, tmp_path) -> None:
+    directory, faults, done = source(model_type), {}, set()
+    for style in STYLES:
+        destination = tmp_path / style.value
+        try:
+            extension = extension_of(directory, destination, method, style)
+        except MethodError as error:
+            faults[style.value] = [f"refused: {error}"]
+            continue
+        extend.apply(extension)
+        loaded = live.signature(live.load_config(destination))
+        if loaded not in done:
+            found = compare(destination, directory, method)
+            if found: faults[style.value] = found
+        done.add(loaded)
+    assert not faults, faults
