@@ -75,7 +75,9 @@ TINY: dict[str, Tiny] = {
     "cohere-qk-norm": Tiny("cohere", {**BIASES, "logit_scale": 1.0, "use_qk_norm": True}, norms=True),
     "glm4": Tiny("glm4", BIASES),
     "gpt_neox": Tiny("gpt_neox", {**BIASES, **FROM_HIDDEN, "rotary_pct": 0.5}),
-    "phi3": Tiny("phi3", {"partial_rotary_factor": 0.5, "original_max_position_embeddings": LENGTH}),
+    "phi3": Tiny(
+        "phi3", {"hidden_size": 128, "partial_rotary_factor": 0.5, "original_max_position_embeddings": LENGTH}
+    ),
     "gptj": Tiny(
         "gptj",
         {"n_embd": 128, "n_head": 8, "n_layer": 2, "n_positions": LENGTH, "rotary_dim": 8, "n_inner": 48},
