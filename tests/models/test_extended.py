@@ -24,7 +24,7 @@ from ropetool.families.methods import Method, Weights
 from ropetool.families.reading import Reading, Rotation, read_model
 from ropetool.families.table import TABLE
 from ropetool.models import tiny
-from ropetool.models.catalog import known
+from ropetool.models.catalog import default_config, known
 from ropetool.rope import frequencies
 from ropetool.rope.frequencies import Proportional, Scaling
 from tests.models import live
@@ -54,7 +54,7 @@ def source(tmp_path_factory) -> Callable[[str], Path]:
     @cache
     def made(model_type: str) -> Path:
         directory = tmp_path_factory.mktemp("source") / model_type
-        tiny.build(model_type, **OWN_VALUES.get(model_type, {})).config.save_pretrained(directory)
+        tiny.build(model_type, **_own_values(model_type)).config.save_pretrained(directory)
         config = read_json(directory / "config.json")
         edit_json(directory / "config.json", **_other_numbers(config, model_type))
         return directory
@@ -62,10 +62,19 @@ def source(tmp_path_factory) -> Callable[[str], Path]:
     return made
 
 
+def _own_values(model_type: str) -> dict[str, Any]:
+    """What the tiny config needs beyond `tiny`: a layer of every kind."""
+    kinds = [kind.layer_type for kind in TABLE[model_type].kinds]
+    types = set(getattr(default_config(model_type), "layer_types", None) or ())
+    one_kind_alone = len(kinds) > 1 and types & set(kinds) == {kinds[0]}
+    return {**({"layer_types": kinds} if one_kind_alone else {}), **OWN_VALUES.get(model_type, {})}
+
+
 def _other_numbers(config: Mapping[str, Any], model_type: str) -> dict[str, Any]:
     """Changes of a config: the trained length, and bases that are no class's default."""
     row = TABLE[model_type]
-    local = {kind.layer_type: LOCAL_THETA for kind in row.kinds[1:]}
+    shared = len({kind.theta_key for kind in row.kinds if kind.theta_key}) == 1  # one key for the base of all
+    local = {kind.layer_type: THETA if shared else LOCAL_THETA for kind in row.kinds[1:]}
     changes: dict[str, Any] = {row.keys.length: TRAINED}
     for where in BLOCKS:
         block = config.get(where) or {}
@@ -101,8 +110,8 @@ def long(pairs: int) -> tuple[float, ...]:
 
 def scaled(rotation: Rotation, method: Method) -> Scaling:
     """What the extended layers should compute, put together without the recipes of `extend`."""
-    old, rotary_dim = rotation.scaling, rotation.geometry.rotary_dim
-    theta, pairs = old.theta, rotary_dim // 2
+    old, pairs = rotation.scaling, rotation.geometry.rotary_dim // 2
+    theta = old.theta
     if isinstance(old, Proportional):
         return replace(old, factor=FACTOR) if method is Method.LINEAR else replace(old, theta=BASE)
     if method is Method.YARN and isinstance(old, frequencies.Yarn):  # its ramp is kept
@@ -112,11 +121,11 @@ def scaled(rotation: Rotation, method: Method) -> Scaling:
     return {
         Method.YARN: lambda: frequencies.Yarn(theta, FACTOR, TRAINED),
         Method.LINEAR: lambda: frequencies.Linear(theta, FACTOR),
-        Method.NTK: lambda: frequencies.Default(frequencies.ntk_theta(theta, FACTOR, rotary_dim)),
+        Method.NTK: lambda: frequencies.NtkAware(theta, FACTOR),
         Method.DYNAMIC: lambda: frequencies.Dynamic(theta, FACTOR, TRAINED),
         Method.LONGROPE: lambda: frequencies.LongRope(theta, short(pairs), long(pairs), TRAINED, FACTOR),
         Method.LLAMA3: lambda: frequencies.Llama3(theta, FACTOR, 1.0, 4.0, TRAINED),
-        Method.ABF: lambda: frequencies.Default(BASE),
+        Method.ABF: lambda: frequencies.AdjustedBase(theta, BASE),
     }[method]()
 
 
@@ -162,7 +171,7 @@ def _distance(turning: live.Turning, scaling: Scaling, rotary_dim: int, tokens: 
     if measured is None:
         return float("inf")
     off = np.abs(measured - inv_freq) / np.where(inv_freq == 0, 1.0, inv_freq)
-    return float(max(off.max(), abs(turning.factor / scaling.attention_factor - 1)))
+    return float(max(off.max(), abs(turning.factor / scaling.attention_factor_at(tokens) - 1)))
 
 
 def lengths_of(method: Method) -> tuple[int, ...]:
