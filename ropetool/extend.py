@@ -105,7 +105,7 @@ def plan(
         return _undoing(checkpoint, reading, destination, weights)
     check_settings(method, settings)
     rotation = _scaled_rotation(reading, method)
-    native = native_of(config, reading, rotation, original, method.value, replace_existing)
+    native = native_of(reading, rotation, original, method.value, replace_existing)
     own_factor = RECIPES[method].own_factor
     scale, length = new_length(native, to, factor, own_factor=own_factor, longest=LONGEST_TOKENS)
     block = planned_block(method, rotation, native, scale, settings)

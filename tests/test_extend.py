@@ -39,18 +39,8 @@ def folder(where: Path, **config: Any) -> Path:
     return where
 
 
-def needed(source: Path, method: Method) -> dict[str, Any]:
-    """The settings without which a method cannot be asked for."""
-    if method is ABF:
-        return {"base": 1e9}
-    if method is LONGROPE:
-        pairs = read_model(read_config(source)).geometry.rotary_dim // 2
-        return {"short_factor": [1.0] * pairs, "long_factor": [1.0 + pair / 4 for pair in range(pairs)]}
-    return {}
-
-
 def plan_for(source: Path, destination: Path, method: Method = YARN, **options: Any) -> extend.Extension:
-    return extend.plan(source, destination, method, **{"settings": needed(source, method), **options})
+    return extend.plan(source, destination, method, **{"settings": tiny.needed(source, method), **options})
 
 
 def planned(source: Path, method: Method = YARN, **options: Any) -> extend.Extension:
@@ -306,7 +296,7 @@ def test_settings_of_another_method_or_missing_ones(method, settings, said: str,
 
 
 @pytest.mark.parametrize(("method", "settings"), [
-    (YARN, {"beta_fast": -1.0}), (YARN, {"attention_factor": float("nan")}), (YARN, {"mscale": 0.0}),
+    (YARN, {"beta_fast": -1.0}), (YARN, {"attention_factor": float("nan")}), (YARN, {"mscale": -1.0}),
     (LLAMA3, {"low_freq_factor": 8.0}), (LLAMA3, {"high_freq_factor": float("inf")}),
 ])  # fmt: skip
 def test_settings_that_are_no_numbers_of_the_method(method, settings, tmp_path: Path) -> None:

@@ -17,6 +17,9 @@ import torch
 import transformers
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from ropetool.checkpoint.folder import read_config
+from ropetool.families.methods import Method
+from ropetool.families.reading import read_model
 from ropetool.models.unguarded import config_options
 
 VOCAB = 96
@@ -180,3 +183,13 @@ def raw_tensors(shard: Path) -> tuple[bytes, dict[str, bytes], dict[str, dict[st
     entries = {name: entry for name, entry in header.items() if name != "__metadata__"}
     data = {name: content[stop + e["data_offsets"][0] : stop + e["data_offsets"][1]] for name, e in entries.items()}
     return content[:stop], data, entries
+
+
+def needed(source: Path, method: Method, factor: float = 1.0) -> dict[str, Any]:
+    """The settings without which a method cannot be asked for, others for another ``factor``."""
+    if method is Method.ABF:
+        return {"base": 1e9 * factor}
+    if method is Method.LONGROPE:
+        pairs = read_model(read_config(source)).geometry.rotary_dim // 2
+        return {"short_factor": [1.0] * pairs, "long_factor": [1.0 + factor * pair / 4 for pair in range(pairs)]}
+    return {}

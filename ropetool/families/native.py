@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ropetool.checkpoint.config import earlier_extension
 from ropetool.errors import MethodError, UsageError
 from ropetool.families.methods import Method
 from ropetool.families.reading import Reading, Rotation, Warn
@@ -30,16 +29,11 @@ class Native:
 
 
 def native_of(
-    config: Mapping[str, Any],
-    reading: Reading,
-    rotation: Rotation,
-    original: int | None,
-    method: str,
-    replace_existing: bool,
+    reading: Reading, rotation: Rotation, original: int | None, method: str, replace_existing: bool
 ) -> Native:
     """The trained length and base under whatever scaling is there; refuses to stack methods or to guess a length."""
-    earlier = earlier_extension(config)
-    scaled_by, factor = _scaled_by(earlier, rotation.scaling)
+    earlier = reading.extension
+    scaled_by, factor = scaled_by_now(earlier, rotation.scaling)
     if scaled_by not in (None, method) and not replace_existing:
         over = earlier.get("original_length") or rotation.original_length or reading.length
         further = f"Extend it further by {scaled_by}, or give" if scaled_by in tuple(Method) else "Give"
@@ -51,13 +45,10 @@ def native_of(
         )
     length, warnings = (original, ()) if original is not None else _trained(earlier, reading, rotation, scaled_by)
     theta = float(earlier.get("original_theta") or rotation.scaling.theta)
-    reaches = earlier.get("length") or reading.length or length
-    if scaled_by == Method.DYNAMIC.value and "length" not in earlier:
-        reaches = int(reaches * factor)  # max_position_embeddings is the trained length there
-    return Native(length, theta, scaled_by, factor, int(reaches), warnings)
+    return Native(length, theta, scaled_by, factor, reading.reach or length, warnings)
 
 
-def _scaled_by(earlier: Mapping[str, Any], scaling: Scaling) -> tuple[str | None, float]:
+def scaled_by_now(earlier: Mapping[str, Any], scaling: Scaling) -> tuple[str | None, float]:
     """The method that is there, by the marker or else by the block, and its factor."""
     found = None if isinstance(scaling, Default) else scaling.name
     factor = float(getattr(scaling, "factor", 1.0))

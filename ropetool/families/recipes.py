@@ -14,7 +14,7 @@ from ropetool.rope.frequencies import LongRope, Proportional, Yarn, ntk_theta
 
 ORIGINAL = "original_max_position_embeddings"
 YARN_SETTINGS = ("beta_fast", "beta_slow", "truncate", "mscale", "mscale_all_dim", "attention_factor")
-LONGROPE_SETTINGS = ("short_factor", "long_factor", "attention_factor")
+LONGROPE_SETTINGS = ("short_factor", "long_factor", "attention_factor", "short_mscale", "long_mscale")
 # Factor lists that were searched for one factor say nothing about another.
 OF_ONE_FACTOR = ("short_factor", "long_factor")
 # What belongs to a scaling method; every other key of a block (mRoPE sections, for one) survives an extension.
