@@ -64,7 +64,7 @@ def shapes(model: Any) -> dict[str, tuple[int, ...]]:
 
 
 def turnings(model: Any, tokens: int) -> list[Turning]:
-    """What every attention of ``model`` that gets rotary tables turns by, in one forward pass over ``tokens`` tokens."""
+    """What each attention of ``model`` that gets rotary tables turns by, in one forward pass over ``tokens`` tokens."""
     modules, tables = dict(model.named_modules()), table_modules(model)
     made: list[tuple[str, list[torch.Tensor], int]] = []
     got: dict[str, set[int]] = {}

@@ -6,6 +6,7 @@ attention gets them (`live`). What a row refuses, its class must really not comp
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache
@@ -21,7 +22,8 @@ from ropetool.checkpoint.config import BLOCKS, Style
 from ropetool.checkpoint.folder import read_config
 from ropetool.errors import MethodError
 from ropetool.families.methods import Method, Weights
-from ropetool.families.reading import Reading, Rotation, read_model
+from ropetool.families.reading import Rotation, read_model
+from ropetool.families.recipes import OF_PROPORTIONAL
 from ropetool.families.table import TABLE
 from ropetool.models import tiny
 from ropetool.models.catalog import default_config, known
@@ -37,9 +39,11 @@ STYLES = (Style.V4, Style.DUAL) if VERSION_4 else tuple(Style)
 LENGTHENING = tuple(method for method in Method if method is not Method.NONE)
 TYPES = tuple(model_type for model_type in sorted(TABLE) if known(model_type))
 # The trained length, and how many tokens stay under it or go beyond it.
-TRAINED, FACTOR, SHORT, LONG = 32, 4.0, 5, 48
+TRAINED, FACTOR, SHORT, LONG = 32, 4.0, 5, 33
 THETA, LOCAL_THETA, BASE = 25000.0, 7000.0, 3e6
 TOLERANCE = 2e-6
+# DeepSeek V4's own YaRN leaves cos and sin as they are.
+YARN_FACTORS = {"deepseek_v4": 1.0}
 # What single types need in transformers 4 to be built as tiny models.
 OWN_VALUES: dict[str, dict[str, Any]] = {}
 
@@ -82,6 +86,8 @@ def _other_numbers(config: Mapping[str, Any], model_type: str) -> dict[str, Any]
             changes[where] = {key: b and {**b, "rope_theta": local.get(key, THETA)} for key, b in block.items()}
         elif "rope_theta" in block:
             changes[where] = {**block, "rope_theta": THETA}
+    if row.theta_list in config:
+        changes[row.theta_list] = [theta and THETA for theta in config[row.theta_list]]
     bases = {kind.theta_key: local.get(kind.layer_type, THETA) for kind in row.kinds}
     bases = bases or dict.fromkeys(row.theta_keys, THETA)
     return changes | {key: theta for key, theta in bases.items() if key in config}
@@ -108,7 +114,7 @@ def long(pairs: int) -> tuple[float, ...]:
     return tuple(1.0 + pair for pair in range(pairs))
 
 
-def scaled(rotation: Rotation, method: Method) -> Scaling:
+def scaled(rotation: Rotation, method: Method, given: float | None = None) -> Scaling:
     """What the extended layers should compute, put together without the recipes of `extend`."""
     old, pairs = rotation.scaling, rotation.geometry.rotary_dim // 2
     theta = old.theta
@@ -119,7 +125,7 @@ def scaled(rotation: Rotation, method: Method) -> Scaling:
     if method is Method.LLAMA3 and isinstance(old, frequencies.Llama3):
         return replace(old, factor=FACTOR, original_length=TRAINED)
     return {
-        Method.YARN: lambda: frequencies.Yarn(theta, FACTOR, TRAINED),
+        Method.YARN: lambda: frequencies.Yarn(theta, FACTOR, TRAINED, explicit_attention_factor=given),
         Method.LINEAR: lambda: frequencies.Linear(theta, FACTOR),
         Method.NTK: lambda: frequencies.NtkAware(theta, FACTOR),
         Method.DYNAMIC: lambda: frequencies.Dynamic(theta, FACTOR, TRAINED),
@@ -135,7 +141,7 @@ Wanted = Mapping[str, tuple[Scaling, int]]
 def wanted(source: Path, method: Method | None) -> Wanted:
     """Scaling and rotary width of each kind of layer, by its name: the first one extended, the others as they were."""
     first, *others = read_model(read_config(source)).rotations
-    after = first.scaling if method is None else scaled(first, method)
+    after = first.scaling if method is None else scaled(first, method, YARN_FACTORS.get(source.name))
     return {
         first.layers: (after, first.geometry.rotary_dim),
         **{rotation.layers: (rotation.scaling, rotation.geometry.rotary_dim) for rotation in others},
@@ -195,6 +201,27 @@ def compare(directory: Path, source: Path, method: Method) -> list[str]:
         return [f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"]
 
 
+# --- what a style can say -------------------------------------------------------------------------------------------
+
+# Types with a block for each kind of layer: no keys of version 4, or keys in which a flat rope_scaling scales all kinds.
+NO_FLAT_KEYS = {
+    "beam", "cohere_compass_text", "diffusion_gemma_text", "dory", "embedding_gemma2_text", "gemma4_text",
+    "gemma4_unified_text", "laguna", "lfm3", "mellum", "mimo_v2_flash", "neomme", "step3p5", "ultrabert", "zaya",
+}  # fmt: skip
+FLAT_BASES_ALONE = {"dots3_note_text", "modernbert", "modernbert-decoder"}
+BASES = (Method.NTK, Method.ABF)
+
+
+def says(style: Style, model_type: str, method: Method) -> bool:
+    """Whether a style can say an extension so that the class reads it."""
+    if style is Style.V4:
+        if model_type in FLAT_BASES_ALONE or (model_type == "cohere2_moe" and not VERSION_4):
+            return method in BASES
+        # Olmo 3 has one key for the base of both kinds, which transformers 5 gives to the first alone.
+        return model_type not in NO_FLAT_KEYS | {"olmo3"}
+    return style is Style.DUAL or model_type != "esm"
+
+
 # --- the table ------------------------------------------------------------------------------------------------------
 
 
@@ -206,24 +233,150 @@ def methods_of(model_type: str) -> tuple[Method, ...]:
     return tuple(method for method in LENGTHENING if method.value in row.methods)
 
 
-TAKEN = [(model_type, method) for model_type in TYPES for method in methods_of(model_type)]
-REFUSED = [(model_type, method) for model_type in TYPES for method in LENGTHENING if method not in methods_of(model_type)]
+PAIRS = [(model_type, method) for model_type in TYPES for method in LENGTHENING]
+TAKEN = [(model_type, method) for model_type, method in PAIRS if method in methods_of(model_type)]
+REFUSED = [pair for pair in PAIRS if pair not in TAKEN]
+
+
+def written(source: Path, into: Path, method: Method) -> dict[Style, Path | MethodError]:
+    """The extension in every style that the installed transformers reads, or why a style cannot say it."""
+    made: dict[Style, Path | MethodError] = {}
+    for style in STYLES:
+        made[style] = into / style.value
+        try:
+            extend.apply(extension_of(source, into / style.value, method, style))
+        except MethodError as error:
+            made[style] = error
+    return made
 
 
 @pytest.mark.parametrize(("model_type", "method"), TAKEN, ids=lambda value: getattr(value, "value", value))
 def test_the_class_computes_what_was_planned(model_type, method, source, tmp_path) -> None:
-    directory, faults, done = source(model_type), {}, set()
-    for style in STYLES:
-        destination = tmp_path / style.value
-        try:
-            extension = extension_of(directory, destination, method, style)
-        except MethodError as error:
-            faults[style.value] = [f"refused: {error}"]
+    first = read_model(read_config(source(model_type))).rotations[0].scaling
+    made, done, faults = written(source(model_type), tmp_path, method), set(), {}
+    if isinstance(first, Proportional) and method not in OF_PROPORTIONAL:
+        assert all("is proportional" in str(refusal) for refusal in made.values())
+        return
+    for style, directory in made.items():
+        assert says(style, model_type, method) is isinstance(directory, Path), directory
+        if isinstance(directory, MethodError):
             continue
-        extend.apply(extension)
-        loaded = live.signature(live.load_config(destination))
-        if loaded not in done:
-            found = compare(destination, directory, method)
-            if found: faults[style.value] = found
+        loaded = live.signature(live.load_config(directory))
+        if loaded not in done and (found := compare(directory, source(model_type), method)):
+            faults[style.value] = found
         done.add(loaded)
-    assert not faults, faults
+    assert not faults
+    assert done
+
+
+@pytest.mark.parametrize(("model_type", "method"), REFUSED, ids=lambda value: getattr(value, "value", value))
+def test_the_class_does_not_compute_what_its_row_refuses(model_type, method, source, tmp_path, monkeypatch) -> None:
+    row = TABLE[model_type]
+    with pytest.raises(MethodError, match=f"{method.value} cannot be had for {model_type}"):
+        extension_of(source(model_type), tmp_path / "out", method, Style.DUAL)
+    willing = replace(row, methods=None, theta_keys=row.theta_keys or ("rope_theta",), blocks=BLOCKS)
+    monkeypatch.setitem(TABLE, model_type, willing)
+    try:
+        extend.apply(extension_of(source(model_type), tmp_path / "out", method, Style.DUAL))
+    except MethodError as error:
+        assert "would not turn as planned" in str(error)
+        return
+    assert compare(tmp_path / "out", source(model_type), method)
+
+
+# --- the comparison can fail ----------------------------------------------------------------------------------------
+
+
+def flat(config: dict[str, Any]) -> None:
+    """The block of the full-attention layers, where a flat one would be."""
+    config["rope_parameters"] = config["rope_parameters"]["full_attention"]
+    for key in ("rope_scaling", "rope_theta", "rope_local_base_freq"):
+        del config[key]
+
+
+def without_base(config: dict[str, Any]) -> None:
+    """No base anywhere, so the class's own."""
+    del config["rope_theta"], config["rope_parameters"]
+
+
+def twice(config: dict[str, Any]) -> None:
+    """The factor taken for one over a length that has it already."""
+    for where in BLOCKS:
+        config[where]["factor"] *= FACTOR
+
+
+def raised_first(config: dict[str, Any]) -> None:
+    """The trained length taken from max_position_embeddings after that was raised."""
+    for where in BLOCKS:
+        config[where]["original_max_position_embeddings"] = config["max_position_embeddings"]
+
+
+def other_temperature(config: dict[str, Any]) -> None:
+    """The right frequencies, and another attention scaling."""
+    for where in BLOCKS:
+        config[where]["attention_factor"] = 1.0
+
+
+def local_too(config: dict[str, Any]) -> None:
+    """The sliding layers scaled as well."""
+    config["rope_parameters"]["sliding_attention"] = {
+        **config["rope_parameters"]["full_attention"], "rope_theta": LOCAL_THETA
+    }  # fmt: skip
+
+
+def local_base_too(config: dict[str, Any]) -> None:
+    """Another base for the sliding layers, as if the extension were of all."""
+    config["rope_local_base_freq"] *= FACTOR
+    del config["rope_parameters"]
+
+
+PLANTED = [
+    ("gemma3_text", flat), ("llama", without_base), ("llama", twice), ("llama", raised_first),
+    ("llama", other_temperature), ("gemma3_text", local_base_too),
+    *([] if VERSION_4 else [("gemma3_text", local_too)]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("model_type", "fault"), PLANTED, ids=lambda value: getattr(value, "__name__", value))
+def test_a_planted_fault_fails(model_type, fault, source, tmp_path) -> None:
+    extend.apply(extension_of(source(model_type), tmp_path / "out", Method.YARN, Style.DUAL))
+    assert not compare(tmp_path / "out", source(model_type), Method.YARN)
+    config = read_json(tmp_path / "out" / "config.json")
+    fault(config)
+    (tmp_path / "out" / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    found = compare(tmp_path / "out", source(model_type), Method.YARN)
+    assert found
+    assert all("is off by" in words for words in found)
+
+
+def test_a_source_is_not_what_any_method_makes_of_it(source) -> None:
+    """The planned numbers are far from those of before, so that a config without effect cannot pass."""
+    for method in LENGTHENING:
+        assert compare(source("llama"), source("llama"), method)
+
+
+def test_the_measure_sees_a_table_that_the_attention_does_not_get(source, monkeypatch) -> None:
+    """The frequencies in a buffer are not asked: what counts is cos and sin, as they arrive."""
+    model = live.model_of(live.load_config(source("llama")))
+    expected = wanted(source("llama"), None)
+    assert not mismatches(model, expected, SHORT)
+    rotary = model.model.rotary_emb
+    monkeypatch.setattr(
+        rotary, "forward", lambda x, positions: tuple(t * 1.01 for t in type(rotary).forward(rotary, x, positions))
+    )
+    assert mismatches(model, expected, SHORT)
+
+
+@pytest.mark.skipif(not VERSION_4, reason="transformers 5 reads rope_parameters")
+@pytest.mark.parametrize("model_type", TYPES)
+def test_version_4_does_not_read_the_keys_of_version_5(model_type, source, tmp_path) -> None:
+    method = next(iter(methods_of(model_type)), None)
+    if method is None:
+        assert not methods_of(model_type)
+        return
+    try:
+        extend.apply(extension_of(source(model_type), tmp_path / "out", method, Style.V5))
+    except MethodError as error:
+        assert model_type == "esm", error
+        return
+    assert compare(tmp_path / "out", source(model_type), method)
