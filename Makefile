@@ -1,13 +1,15 @@
-# The verbs for people, and for CI: make demo, make style, make check, make test
-# (make test-clients: of those, only the tests in other programs).
+# The verbs for people, and for CI: make demo, make style, make check, make test, make test-oldest
+# (make test-clients: of those, only the tests in other programs; make test-oldest: under the oldest transformers).
 # Each makes the virtual environment it needs; versions are pinned in constraints.txt.
 PYTHON ?= python3
 VENV ?= .venv
+OLDEST ?= .venv-oldest
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+PIP_OLDEST := $(OLDEST)/bin/python -m pip install --quiet --disable-pip-version-check -c $(OLDEST)/pins.txt
 DEMO_OUT ?= demo-out
 
-.PHONY: demo style check test test-clients clean
+.PHONY: demo style check test test-clients test-oldest clean
 
 # torch is named first and pinned, so that the CPU build is taken where there is one.
 $(VENV)/.user: pyproject.toml constraints.txt
@@ -23,6 +25,14 @@ $(VENV)/.dev: $(VENV)/.user
 
 $(VENV)/.clients: $(VENV)/.dev
 	$(PIP) -e '.[clients]'
+	touch $@
+
+# constraints-oldest.txt goes before constraints.txt where both pin a package.
+$(OLDEST)/.dev: pyproject.toml constraints.txt constraints-oldest.txt
+	$(PYTHON) -m venv $(OLDEST)
+	awk -F== 'NR == FNR { own[$$1]; print; next } !($$1 in own)' constraints-oldest.txt constraints.txt > $(OLDEST)/pins.txt
+	$(PIP_OLDEST) torch==$(shell sed -n 's/^torch==//p' constraints.txt)
+	$(PIP_OLDEST) -e '.[dev]'
 	touch $@
 
 demo: $(VENV)/.user
@@ -45,5 +55,8 @@ test: $(VENV)/.clients
 test-clients: $(VENV)/.clients
 	$(BIN)/python -m pytest -m clients
 
+test-oldest: $(OLDEST)/.dev
+	$(OLDEST)/bin/python -m pytest -n auto --dist loadfile -m oldest
+
 clean:
-	rm -rf $(VENV) $(DEMO_OUT) .pytest_cache .mypy_cache .ruff_cache .hypothesis dist build
+	rm -rf $(VENV) $(OLDEST) $(DEMO_OUT) .pytest_cache .mypy_cache .ruff_cache .hypothesis dist build

@@ -107,6 +107,8 @@ def plan(
     check_settings(method, settings)
     rotation = _scaled_rotation(reading, method)
     local = local_layers(reading)
+    if method is Method.YARN and reading.family.kinds:
+        settings = {**reading.family.kinds[0].yarn, **settings}
     native = native_of(reading, rotation, original, method.value, replace_existing)
     own_factor = RECIPES[method].own_factor
     scale, length = new_length(native, to, factor, own_factor=own_factor, longest=LONGEST_TOKENS)

@@ -23,16 +23,21 @@ def with_rope_block(
     *,
     theta_key: str = "rope_theta",
     share_key: str = "partial_rotary_factor",
+    null_is_default: bool = True,
+    only_keys: tuple[str, ...] = (),
 ) -> dict[str, Any]:
     """A copy of a ``config`` whose layers are alike, with its rope block replaced, written in ``style``.
 
     ``block`` holds the scaling keys (``rope_type`` and its parameters; only ``rope_type: default`` for none).
-    ``theta_key`` and ``share_key`` are the class's own top-level names of the base and of the rotary share. A key that
-    was there keeps its place.
+    ``theta_key`` and ``share_key`` are the class's own top-level names of the base and of the rotary share.
+    ``null_is_default`` is false for a class that fills in a block of its own where ``rope_scaling`` is null;
+    ``only_keys`` are those that its ``rope_scaling`` may have in version 4, if not any. A key that was there keeps its
+    place.
     """
     new: dict[str, Any] = {}
     if style is not Style.V5:
-        new = {theta_key: theta, V4_BLOCK: dict(block) if _is_scaled(block) else None}
+        needed = _is_scaled(block) or len(block) > 1 or not null_is_default
+        new = {theta_key: theta, V4_BLOCK: _with_keys(block, only_keys) if needed else None}
         if partial_rotary_factor is not None:
             new[share_key] = partial_rotary_factor
     if style is not Style.V4:
@@ -79,6 +84,14 @@ def says_flat(
         return True
     wanted = next(scaling for scaling in scalings.values() if scaling)
     return all(scaling == (wanted if layers in scaled_by_flat else None) for layers, scaling in scalings.items())
+
+
+def _with_keys(block: Mapping[str, Any], keys: tuple[str, ...]) -> dict[str, Any]:
+    """``block`` with exactly these keys, where it can say all of itself by them; as it is where it cannot."""
+    named = {"type" if "type" in keys and key == "rope_type" else key: value for key, value in block.items()}
+    if block.get("rope_type") == "longrope":  # its readers take the trained length from the top level
+        named.pop("original_max_position_embeddings", None)
+    return {key: named[key] for key in keys} if named.keys() == set(keys) else dict(block)
 
 
 def _is_scaled(block: Mapping[str, Any]) -> bool:

@@ -108,8 +108,10 @@ def _with_flat_keys(config: Mapping[str, Any], engine: Engine, reading: Reading)
         )
     block = {k: v for k, v in rotation.block.values.items() if k not in ("rope_theta", "partial_rotary_factor")}
     share = rotation.block.values.get("partial_rotary_factor") if family.keys.share else None
-    names = {"theta_key": family.theta_keys[0], "share_key": family.keys.share or "partial_rotary_factor"}
-    return with_rope_block(config, block, rotation.scaling.theta, Style.DUAL, share, **names)
+    return with_rope_block(
+        config, block, rotation.scaling.theta, Style.DUAL, share, theta_key=family.theta_keys[0],
+        share_key=family.keys.share or "partial_rotary_factor",
+    )  # fmt: skip
 
 
 def without_engine(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from ropetool.families.family import HALF, INTERLEAVED, Family, K, Moved, Needs, Q
 from ropetool.families.geometry import GeometryKeys
 from ropetool.families.parts import (
+    BASE_ALONE,
     FULL_NORMS,
+    NONE_AT_ALL,
     ROTATE_HALF,
     SEPARATE,
     V_O,
@@ -28,7 +30,7 @@ BOTH_SCALED = {layers: {"scaled_by_flat": True} for layers in LOCAL_AND_GLOBAL_T
 ROWS: tuple[Family, ...] = (
     *group(
         "esm", HALF, BERT, BERT_STAYS, ROTATE_HALF, attention="attention.self", keys=GeometryKeys(kv_heads=None),
-        blocks=(), methods=frozenset(("default", "ntk", "abf")),
+        blocks=(), methods=BASE_ALONE,
         methods_reason="its class reads rope_theta alone, and no rope block",
         needs=(Needs("position_embedding_type", "rotary", "absolute", "it has learned positions", "learned"),),
     ),
@@ -67,6 +69,7 @@ ROWS: tuple[Family, ...] = (
     ),
     *group(
         "clvp_encoder", HALF, SEPARATE, ("v_proj", "out_proj"), f"{ROTATE_HALF}; v turns too",
-        keys=GeometryKeys(kv_heads=None), theta_keys=(), refusal=VALUE_TURNS,
+        keys=GeometryKeys(kv_heads=None), theta_keys=(), refusal=VALUE_TURNS, methods=NONE_AT_ALL,
+        methods_reason="ClvpRotaryPositionalEmbedding computes with base 10000 and reads no rope key from the config",
     ),
 )  # fmt: skip

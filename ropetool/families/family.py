@@ -82,9 +82,9 @@ class Kind:
     ``default`` is the block that the class uses where config.json has none. ``theta_key`` is the top-level key of the
     base in configs of the version-4 style, empty where the class reads none. ``instead`` maps keys of the geometry to
     those that these layers take it from, where config.json has them; ``kv_factor`` is how many times the config's
-    key-value heads they have. ``scaled_by_flat``: a ``rope_scaling`` that is not nested scales them;
-    ``added_to_flat_yarn`` is what the class adds to one of yarn. The first kind of a row is the one that an extension
-    scales.
+    key-value heads they have. ``scaled_by_flat``: a ``rope_scaling`` that is not nested scales them; ``yarn`` is what
+    the class adds to such a block of that type. ``theta_lost``: where another kind has the same ``theta_key``,
+    transformers 5 takes it for that one alone. The first kind of a row is the one that an extension scales.
     """
 
     layer_type: str
@@ -93,7 +93,8 @@ class Kind:
     instead: Mapping[str, str] = field(default_factory=dict)
     kv_factor: int = 1
     scaled_by_flat: bool = False
-    added_to_flat_yarn: Mapping[str, Any] = field(default_factory=dict)
+    yarn: Mapping[str, float] = field(default_factory=dict)
+    theta_lost: bool = False
 
 
 @dataclass(frozen=True)
@@ -122,7 +123,10 @@ class Family:
     * ``keys``, ``defaults``: where the geometry is read, and what the class uses where config.json lacks the key;
     * ``pairing_key``: a config key that the class obeys; true means interleaved;
     * ``theta_keys``: the top-level names of the base, the one to write first; none: the class has it fixed;
+    * ``theta_list``: a list with the base of every layer, 0 where one does not turn, which goes before the block's;
     * ``blocks``: the rope blocks that the class reads, ``rope_scaling`` and ``rope_parameters`` if not told otherwise;
+    * ``only_keys``: the keys that ``rope_scaling`` may have, if not any: its config class in transformers 4.57 refuses
+      others;
     * ``methods``: the scaling methods that the class can take, if not all, with ``methods_reason``;
     * ``nope``: which layers the class does not rotate; ``kinds``: which types of layers have a rope block of their own;
     * ``within``: the part of the model that the row is about, ``section``: the key of its own config, which its
@@ -152,7 +156,9 @@ class Family:
     defaults: Mapping[str, float] = field(default_factory=dict)
     pairing_key: str | None = None
     theta_keys: tuple[str, ...] = ("rope_theta",)
+    theta_list: str = ""
     blocks: tuple[str, ...] = BLOCKS
+    only_keys: tuple[str, ...] = ()
     methods: frozenset[str] | None = None
     methods_reason: str = ""
     nope: Nope | None = None

@@ -44,7 +44,8 @@ class GeometryKeys:
     ``head_dim`` lists keys whose values are added up (MLA: the unrotated and the rotated part); ``rotary`` lists
     the top-level keys, shares or widths (``_dim``), that the class reads the rotary width from; none means the whole
     head turns. A class that reads a share at the top level also reads ``partial_rotary_factor`` inside its rope block;
-    with ``share_in_block`` it reads it only there. Where no key tells head_dim, all heads together are ``widening``
+    with ``share_in_block`` it reads it only there. With ``scales_by_share`` the width is known without, but a scaled
+    block must tell it as a share of the head. Where no key tells head_dim, all heads together are ``widening``
     times the hidden size wide. ``experts`` counts projections stacked in one tensor.
     ``one_kv_head`` names two flags: with the first (true by default) and without the second, all heads share one
     key-value head; with neither, each has its own (Falcon's three forms).
@@ -60,6 +61,7 @@ class GeometryKeys:
     length: str = "max_position_embeddings"
     rope_at_end: bool = False
     share_in_block: bool = False
+    scales_by_share: bool = False
     widening: int = 1
     experts: str = ""
     one_kv_head: tuple[str, str] | None = None

@@ -5,7 +5,9 @@ from __future__ import annotations
 from ropetool.families.family import HALF, Family, K, Moved, Needs, Nope, Q, V
 from ropetool.families.geometry import Each, GeometryKeys
 from ropetool.families.parts import (
+    BASE_ALONE,
     BLOCK_SHARE,
+    FACTOR_ALONE,
     HEAD_NORMS,
     PARTIAL,
     ROTATE_HALF,
@@ -20,13 +22,14 @@ MROPE = f"{ROTATE_HALF}; mRoPE: pairs take their position from three axes, the s
 ROWS: tuple[Family, ...] = (
     *group(
         "llama mistral gemma gemma2 arcee cwm falcon_h1 granite granitemoe granitemoehybrid granitemoeshared "
-        "hyperclovax internlm3 iquestcoder jais2 ministral ministral3 mixtral olmo seed_oss starcoder2 vaultgemma "
+        "hyperclovax internlm3 iquestcoder jais2 ministral ministral3 mixtral seed_oss starcoder2 vaultgemma "
         "aria_text deepseek_ocr2_text emu3_text_model granite4_vision_text granite_docling_text "
         "higgs_audio_v2 unlimited_ocr_text voxtral_realtime_text eurobert",
         HALF, SEPARATE, V_O, ROTATE_HALF,
     ),
+    *group("olmo", HALF, SEPARATE, V_O, ROTATE_HALF, only_keys=FACTOR_ALONE),
     *group(
-        "phimoe", HALF, SEPARATE, V_O, ROTATE_HALF, methods=frozenset(("default", "ntk", "abf")),
+        "phimoe", HALF, SEPARATE, V_O, ROTATE_HALF, methods=BASE_ALONE,
         methods_reason="PhimoeConfig refuses a scaled block without a short_mscale and a long_mscale",
     ),
     *group(
@@ -34,7 +37,7 @@ ROWS: tuple[Family, ...] = (
         HALF, SEPARATE, V_O, MROPE,
     ),
     *group(
-        "cosmos3_edge_text", HALF, SEPARATE, V_O, MROPE, methods=frozenset(("default", "ntk", "abf")),
+        "cosmos3_edge_text", HALF, SEPARATE, V_O, MROPE, methods=BASE_ALONE,
         methods_reason="Cosmos3EdgeTextConfig refuses every rope type but default",
     ),
     *group(
@@ -85,6 +88,7 @@ ROWS: tuple[Family, ...] = (
         "recurrent_gemma", HALF, SEPARATE,
         ("v_proj", "o_proj", "linear_x", "linear_y", "linear_out", "conv_1d", "rg_lru", "rotary_emb"),
         f"{ROTATE_HALF}; recurrent layers have no q and k", attention="temporal_block", keys=PARTIAL, may_lack="qk",
+        methods=BASE_ALONE, methods_reason="RecurrentGemmaRotaryEmbedding refuses every rope type but default",
     ),
     *group(
         "nanochat", HALF, SEPARATE, V_O, "rotate_half takes (x2, -x1): pairs turn backwards; norms without weights",
@@ -102,7 +106,11 @@ ROWS: tuple[Family, ...] = (
         f"{ROTATE_HALF}; q is a mixture of experts, each with as many heads as k has", attention="self_attention",
         keys=GeometryKeys(head_dim=("kv_channels",), experts="num_local_experts"),
     ),
-    *group("gpt_oss granite_swa granitemoe_swa", HALF, SEPARATE, (*V_O, "sinks"), ROTATE_HALF),
+    *group("gpt_oss", HALF, SEPARATE, (*V_O, "sinks"), ROTATE_HALF),
+    *group(
+        "granite_swa granitemoe_swa", HALF, SEPARATE, (*V_O, "sinks"), f"{ROTATE_HALF}, by layer_rope_theta",
+        nope=Nope(flags="layer_rope_theta"), theta_list="layer_rope_theta",
+    ),
     *group("bitnet", HALF, SEPARATE, (*V_O, "attn_sub_norm"), ROTATE_HALF),
     *group(
         "diffllama", HALF, SEPARATE, (*V_O, "lambda_q1", "lambda_k1", "lambda_q2", "lambda_k2"),

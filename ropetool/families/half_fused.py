@@ -24,6 +24,7 @@ SARVAM_NORMS = (
 # A gate, then all heads of q, k and v.
 GATE_QKV: tuple[Rows, ...] = (Each("heads", (PLAIN,)), *Q, *K, *V)
 LONGROPE_ALONE = frozenset(("default", "longrope", "ntk", "abf"))
+LISTS_ALONE = ("type", "short_factor", "long_factor")
 
 ROWS: tuple[Family, ...] = (
     *group(
@@ -44,7 +45,7 @@ ROWS: tuple[Family, ...] = (
     *group(
         "phi3", HALF, fused("qkv_proj"), ("o_proj", "rotary_emb"),
         f"{ROTATE_HALF}; rows are all q heads, all k heads, all v heads",
-        keys=PARTIAL, methods=LONGROPE_ALONE,
+        keys=PARTIAL, only_keys=LISTS_ALONE, methods=LONGROPE_ALONE,
         methods_reason="Phi3Config renames any yarn block to longrope, and refuses every type but longrope",
     ),
     *group(
@@ -65,7 +66,7 @@ ROWS: tuple[Family, ...] = (
     *group(
         "phi4_multimodal", HALF, fused("qkv_proj"), ("o_proj", "rotary_emb"),
         f"{ROTATE_HALF}; rows are all q heads, all k heads, all v heads", keys=PARTIAL,
-        methods=LONGROPE_ALONE,
+        only_keys=LISTS_ALONE, methods=LONGROPE_ALONE,
         methods_reason="Phi4MultimodalConfig renames any yarn block to longrope, and refuses every type but longrope",
         towers=frozenset(("embed_tokens_extend",)),
     ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ropetool.families.family import HALF, Family, K, Moved, Nope
 from ropetool.families.parts import (
+    FACTOR_ALONE,
     FULL_NORMS,
     GATED_Q,
     HEAD_NORMS,
@@ -39,11 +40,14 @@ ROWS: tuple[Family, ...] = (
         nope=Nope("", "full_attention", "global_attn_every_n_layers", 4),
     ),
     *group(
-        "olmo2 flex_olmo olmoe olmo_hybrid",
+        "flex_olmo olmoe olmo_hybrid",
         HALF,
         SEPARATE + FULL_NORMS,
         V_O,
         f"{ROTATE_HALF}, after norms of all heads",
+    ),
+    *group(
+        "olmo2", HALF, SEPARATE + FULL_NORMS, V_O, f"{ROTATE_HALF}, after norms of all heads", only_keys=FACTOR_ALONE,
     ),
     *group(
         "minimax_m2", HALF, SEPARATE + FULL_NORMS, V_O, f"{ROTATE_HALF}, after norms of all heads", keys=PARTIAL
@@ -60,7 +64,7 @@ ROWS: tuple[Family, ...] = (
     *group(
         "chameleon", HALF, SEPARATE + FULL_NORMS, V_O,
         f"{ROTATE_HALF}, after LayerNorms of one head, with weights stored as [heads, head_dim]",
-        towers=frozenset(("vqmodel",)),
+        towers=frozenset(("vqmodel",)), only_keys=FACTOR_ALONE,
     ),
     *group(
         "hunyuan_v1_dense hunyuan_v1_moe hunyuan_vl_text", HALF, SEPARATE + norms("query_layernorm", "key_layernorm"),

@@ -6,6 +6,7 @@ from ropetool.families.family import INTERLEAVED, Family, Moved, Nope, Site
 from ropetool.families.geometry import GeometryKeys
 from ropetool.families.parts import (
     ADJACENT,
+    BASE_ALONE,
     FOUR_BLOCKS_QVK,
     FULL_NORMS,
     PARTIAL,
@@ -41,6 +42,8 @@ ROWS: tuple[Family, ...] = (
     *group(
         "ernie4_5_vl_moe_text", INTERLEAVED, SEPARATE, V_O,
         f"{ADJACENT}; mRoPE: pairs take their position from three axes, the same for text",
+        methods=BASE_ALONE,
+        methods_reason="Ernie4_5_VLMoeTextRotaryEmbedding refuses every rope type but default",
     ),
     *group("blt_local_decoder blt_local_encoder blt_patcher", INTERLEAVED, SEPARATE, V_O, ADJACENT),
     *group(
@@ -67,6 +70,8 @@ ROWS: tuple[Family, ...] = (
     *group(
         "moonshine_streaming", INTERLEAVED, SEPARATE, V_O, f"{ADJACENT}; cross attention is not rotated",
         keys=PARTIAL, towers=frozenset(("encoder",)), still=("encoder_attn",),
+        methods=frozenset(("default", "dynamic")),
+        methods_reason="its decoder holds a table of max_position_embeddings rows, so a config with more does not load",
     ),
     *group(
         "llama4_text", INTERLEAVED, SEPARATE, V_O,

@@ -8,7 +8,9 @@ from ropetool.families.family import HALF, INTERLEAVED, ONE_HEAD, ROTARY, Family
 from ropetool.families.geometry import Each, GeometryKeys, Part, Rows
 from ropetool.families.parts import (
     ADJACENT,
+    ANY_BUT_LONGROPE,
     BLOCK_SHARE,
+    CLASSES,
     GATED_Q,
     HEAD_NORMS,
     MLA,
@@ -48,14 +50,20 @@ def indexer(
 SLIDING_LATENT = {
     key: f"swa_{key}" for key in ("num_attention_heads", "qk_nope_head_dim", "qk_rope_head_dim", "kv_lora_rank")
 }
+BY_KEY = "apply_rotary_pos_emb_interleave when config.rope_interleave (default true)"
 COMPLEX = "complex multiplication of adjacent pairs (freqs_cis)"
 
 ROWS: tuple[Family, ...] = (
     *group("minicpm3", HALF, MLA, MLA_STAYS, ROTATE_HALF, keys=MLA_KEYS),
     *group(
-        "deepseek_v3 axk1 glm4_moe_lite mistral4 sarvam_mla youtu", INTERLEAVED, MLA, MLA_STAYS,
-        "apply_rotary_pos_emb_interleave when config.rope_interleave (default true)",
+        "deepseek_v3 axk1 glm4_moe_lite sarvam_mla youtu", INTERLEAVED, MLA, MLA_STAYS, BY_KEY,
         keys=MLA_KEYS, pairing_key="rope_interleave",
+    ),
+    *group(
+        "mistral4", INTERLEAVED, MLA, MLA_STAYS, BY_KEY, keys=replace(MLA_KEYS, scales_by_share=True),
+        pairing_key="rope_interleave", methods=frozenset(("linear", "dynamic", "yarn", "longrope", "llama3")),
+        methods_reason="Mistral4RotaryEmbedding computes the default type over the whole head, of which only "
+        "qk_rope_head_dim rows turn, and does not run",
     ),
     *group("deepseek_v2", INTERLEAVED, MLA, MLA_STAYS, COMPLEX, keys=MLA_KEYS),
     *group(
@@ -65,7 +73,9 @@ ROWS: tuple[Family, ...] = (
     *group(
         "bailing_hybrid", INTERLEAVED, MLA,
         (*MLA_STAYS, "dense", "g_proj"), f"{ADJACENT}; linear-attention layers are not rotated, and have a q_proj too",
-        attention="attention", keys=MLA_KEYS, mixers=frozenset(("linear_attention",)),
+        attention="attention", keys=replace(MLA_KEYS, length="model_max_length"),
+        defaults={"model_max_length": CLASSES["bailing_hybrid"]["max_position_embeddings"]},
+        mixers=frozenset(("linear_attention",)),
     ),
     *group(
         "deepseek_v32", INTERLEAVED, MLA, MLA_STAYS, f"{COMPLEX}; the indexer rotates halves",
@@ -88,6 +98,9 @@ ROWS: tuple[Family, ...] = (
         kind_facts={
             "indexed_attention": {"scaled_by_flat": False}, "sliding_attention": {"instead": SLIDING_LATENT},
         },
+        methods=ANY_BUT_LONGROPE,
+        methods_reason="Dots3NoteTextConfig wants one head_dim for layers that differ in it when it checks longrope's "
+        "lists",
     ),
     *group(
         "hy_v4", HALF, MLA, (*MLA_STAYS, "linear_gate", "learnable_sink_param"),
@@ -126,9 +139,10 @@ ROWS: tuple[Family, ...] = (
         "deepseek_v4", INTERLEAVED, (Moved("wq_b", Q, "q"), Moved("wkv", ONE_HEAD, "k")), (), COMPLEX, attention="attn",
         keys=GeometryKeys(share_in_block=True, rope_at_end=True),
         kinds={"compress": "compress_rope_theta", "main": "rope_theta"},
-        kind_facts={"compress": {"added_to_flat_yarn": {"attention_factor": 1.0}}},
-        methods=frozenset(("default",)),
-        methods_reason="its compressed layers are trained with YaRN, and an attention factor that the class sets to 1",
+        kind_facts={"compress": {"yarn": {"attention_factor": 1.0}}},
+        methods=ANY_BUT_LONGROPE - {"dynamic"},
+        methods_reason="compressed keys are turned by the length of their own positions, queries by that of all "
+        "tokens, so frequencies that change with the length would differ between the two",
         refusal="one latent is both k and v, and is rotated back after the attention: v turns with k, so the layout "
         "cannot change without the columns of the output projection",
     ),

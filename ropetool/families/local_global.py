@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ropetool.families.family import HALF, Family, Moved, Needs, Q
 from ropetool.families.parts import (
+    ANY_BUT_LONGROPE,
     BLOCK_SHARE,
     FULL_NORMS,
     HEAD_NORMS,
@@ -31,6 +32,7 @@ ROWS: tuple[Family, ...] = (
     *group(
         "olmo3", HALF, SEPARATE + FULL_NORMS, V_O, f"{ROTATE_HALF}; only full-attention layers are scaled",
         kinds={"full_attention": "rope_theta", "sliding_attention": "rope_theta"},
+        kind_facts={"sliding_attention": {"theta_lost": True}},
     ),
     *group(
         "gemma3n_text", HALF, SEPARATE + HEAD_NORMS, (*V_O, "v_norm"),
@@ -52,6 +54,9 @@ ROWS: tuple[Family, ...] = (
     *group(
         "embedding_gemma2_text", HALF, SEPARATE + HEAD_NORMS, (*V_O, "v_norm"),
         f"{LOCAL_AND_GLOBAL}; full layers have wider heads", kinds=FULL_THEN_SLIDING, kind_facts=WIDER_GLOBAL_HEADS,
+        methods=ANY_BUT_LONGROPE,
+        methods_reason="EmbeddingGemma2TextConfig wants one head_dim for layers that differ in it when it checks "
+        "longrope's lists",
     ),
     *group("ultrabert cohere_compass_text", HALF, SEPARATE, V_O, LOCAL_AND_GLOBAL, kinds=FULL_THEN_SLIDING),
     *group("mellum", HALF, SEPARATE + HEAD_NORMS, V_O, LOCAL_AND_GLOBAL, kinds=FULL_THEN_SLIDING),

@@ -52,6 +52,12 @@ FOUR_BLOCKS_QVK: tuple[Rows, ...] = (
 )
 GATED_Q: tuple[Rows, ...] = (Each("heads", (ROTARY, PLAIN)),)
 
+# What a class can take that builds the frequencies of the default type alone: another base.
+BASE_ALONE = frozenset(("default", "ntk", "abf"))
+NONE_AT_ALL = frozenset(("default",))
+ANY_BUT_LONGROPE = frozenset(("default", "linear", "dynamic", "yarn", "llama3", "ntk", "abf"))
+FACTOR_ALONE = ("type", "factor")
+
 ROTATE_HALF = "rotate_half over the two halves of the rotary span"
 ADJACENT = "rotate_half takes x[..., 0::2] and x[..., 1::2]"
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ropetool.checkpoint.config import BLOCKS, RopeBlock, count, earlier_extension, marker, number
-from ropetool.errors import ConfigError, NoRotaryError
+from ropetool.errors import ConfigConflictError, ConfigError, NoRotaryError
 from ropetool.families.decoder import Decoder, decoder_of
 from ropetool.families.family import Family, Kind, Nope, Site
 from ropetool.families.geometry import CLASS_DEFAULT, SHARE, Geometry, read_geometry
@@ -126,6 +126,7 @@ def read_as(config: Mapping[str, Any], decoder: Decoder) -> Reading:
         _rotation(block, family, kind, length, text, turning, warnings)
         for block, kind in zip(blocks, kinds, strict=True)
     )
+    _check_base_of_layers(turning, family, rotations[0])
     geometry = rotations[0].geometry
     others = tuple(_at_site(site, family, rotations[0], length, text) for site in family.others)
     defaults = {
@@ -163,6 +164,21 @@ def _refusal(config: Mapping[str, Any], family: Family) -> str:
     return family.refusal
 
 
+def _check_base_of_layers(config: Mapping[str, Any], family: Family, rotation: Rotation) -> None:
+    """A list with the base of every layer must say what the block says: it goes before that."""
+    bases = config.get(family.theta_list)
+    for index, theta in enumerate(bases if isinstance(bases, list) else ()):
+        if theta and theta != rotation.scaling.theta:
+            here = f"{family.theta_list}[{index}]"
+            raise ConfigConflictError(
+                f"{rotation.theta_source} is {rotation.scaling.theta:g} but {here} is {theta!r}; the class of "
+                f"{family.model_type} takes the list, and one base for all layers is all that ropetool reads. Make "
+                f"them agree",
+                keys=[rotation.theta_source, here],
+                values=[rotation.scaling.theta, theta],
+            )
+
+
 # What a class does where config.json has no block at all, by the switch that `families.parts` has for it.
 OWN_BLOCK = {
     "scaled_rope": "scales by values of its own",
@@ -191,6 +207,8 @@ def nope_layers(config: Mapping[str, Any], nope: Nope | None) -> frozenset[int]:
     if nope.layer_type and isinstance(types, list):
         return frozenset(index for index, kind in enumerate(types) if kind == nope.layer_type)
     every = config.get(nope.interval_key) or nope.interval
+    if not every and not nope.layer_type:
+        return frozenset()
     if not every:
         raise ConfigError(
             "config.json has no layer_types, which tell the layers without rotation, and the class then fills in a "
@@ -266,7 +284,8 @@ def _rotation(
     if isinstance(scaling, Dynamic) and alpha is not None:
         scaling = NtkAware(theta, alpha)
     share = block.values.get("partial_rotary_factor")
-    ignored = not keys.share and not keys.share_in_block and not isinstance(scaling, Proportional)
+    told = keys.share or keys.share_in_block or keys.scales_by_share
+    ignored = not told and not isinstance(scaling, Proportional)
     if share not in (None, 1) and ignored:
         said = f"partial_rotary_factor is {share:g}, but the class of {family.model_type} rotates the whole head"
         warnings.append(Warn("share-ignored", said))

@@ -24,6 +24,9 @@ SCALING_KEYS = {
     *LONGROPE_SETTINGS,
 }
 BASE = "base"
+# Llama 4's growth of q with the position, which some classes compute from the trained length in the block, whatever
+# its type (transformers 5.24, modeling_ministral3.py, `get_llama_4_attn_scale`).
+TEMPERATURE = "llama_4_scaling_beta"
 
 
 def _same_base(theta: float, factor: float, rotary_dim: int, base: float | None) -> float:
@@ -128,6 +131,8 @@ def planned_block(
     if method is Method.LONGROPE:
         _check_lists(block, rotation.geometry.rotary_dim)
     block |= {key: value for key, value in old.items() if key not in SCALING_KEYS}
+    if TEMPERATURE in old and ORIGINAL in old:
+        block.setdefault(ORIGINAL, old[ORIGINAL])
     return Planned(block, theta, warnings)
 
 

@@ -14,7 +14,7 @@ from ropetool.families.decoder import with_text
 from ropetool.families.lengths import Change, other_length_keys
 from ropetool.families.methods import Method
 from ropetool.families.native import Native
-from ropetool.families.reading import Reading, Rotation, Warn
+from ropetool.families.reading import OWN_BLOCK, Reading, Rotation, Warn
 from ropetool.families.recipes import ORIGINAL, RECIPES, Planned
 
 SHARE = "partial_rotary_factor"
@@ -48,6 +48,8 @@ def rewritten_text(
     if ORIGINAL in text or recipe.tells_original_twice:
         written[ORIGINAL] = native.length
     written.update(dict.fromkeys(other_length_keys(text, reading.length), length))
+    if text.get(family.theta_list):
+        written[family.theta_list] = [theta and new.block.theta for theta in text[family.theta_list]]
     return written, warnings
 
 
@@ -56,9 +58,16 @@ def _flat(text: Mapping[str, Any], reading: Reading, new: New) -> dict[str, Any]
     # A share that the class ignores must go: the scaling functions of transformers would read it.
     share = rotation.block.values.get(SHARE) if family.keys.share else None
     kept = {key: value for key, value in text.items() if family.keys.share or key != SHARE}
-    block = {key: value for key, value in new.block.values.items() if key != SHARE}
-    names = {"theta_key": family.theta_keys[0], "share_key": family.keys.share or SHARE}
-    return with_rope_block(kept, block, new.block.theta, new.style, share, **names)
+    block = {key: value for key, value in new.block.values.items() if key != SHARE or family.keys.share_in_block}
+    if family.keys.scales_by_share:
+        block[SHARE] = rotation.geometry.rotary_dim / rotation.geometry.head_dim
+    if "long_factor" in family.only_keys and block.get("factor", 0) == new.length / block.get(ORIGINAL, 1):
+        del block["factor"]  # its class computes it from the two lengths
+    return with_rope_block(
+        kept, block, new.block.theta, new.style, share,
+        theta_key=family.theta_keys[0], share_key=family.keys.share or SHARE,
+        null_is_default=OWN_BLOCK.keys().isdisjoint(family.defaults), only_keys=family.only_keys,
+    )  # fmt: skip
 
 
 def _nested(text: Mapping[str, Any], reading: Reading, new: New) -> tuple[dict[str, Any], tuple[Warn, ...]]:
@@ -67,12 +76,15 @@ def _nested(text: Mapping[str, Any], reading: Reading, new: New) -> tuple[dict[s
     blocks = {scaled.layers: {**new.block.values, "rope_theta": new.block.theta}}
     blocks |= {rotation.layers: _as_it_is(rotation) for rotation in others}
     theta_keys = {kind.layer_type: kind.theta_key for kind in family.kinds}
+    if new.style is Style.V4:
+        lost = {kind.layer_type: kind.default["rope_theta"] for kind in family.kinds if kind.theta_lost}
+        theta_keys |= {layers: "" for layers, theta in lost.items() if blocks[layers]["rope_theta"] != theta}
     by_flat = frozenset(kind.layer_type for kind in family.kinds if kind.scaled_by_flat)
     warnings: tuple[Warn, ...] = ()
     if new.style is not Style.V5 and not says_flat(blocks, theta_keys, by_flat):
         said = (
             f"{reading.model_type} has a block for each kind of layer ({', '.join(blocks)}), and the keys of version 4 "
-            f"cannot say that {scaled.layers} layers alone are scaled"
+            f"cannot say that {scaled.layers} layers alone are scaled, and by what base each kind turns"
         )
         if new.style is Style.V4:
             raise MethodError(f"{said}; write it by --style v5", model_type=reading.model_type, style=Style.V4.value)
