@@ -30,6 +30,7 @@ from ropetool.checkpoint.folder import (
     side_files,
     staged,
 )
+from ropetool.checkpoint.headers import hub_entry, origin
 from ropetool.checkpoint.shards import Shard, copy_file, no_progress, write_tensor
 from ropetool.engines.flags import EngineFlags, Served, engine_flags
 from ropetool.errors import MethodError, ShapeError, UsageError
@@ -112,6 +113,7 @@ def plan(
     """
     check_output(destination, source)
     checkpoint = open_checkpoint(source, with_weights=weights is not Weights.NONE)
+    weights, weight_warnings = _links(weights, source)
     config = checkpoint.config
     reading = read_model(config)
     rotation = _only_rotation(reading, method)
@@ -119,7 +121,7 @@ def plan(
     scale, length = _target(reading, native, to, factor)
     block, theta, dropped = _block(method, rotation, native, scale, rotation.geometry.rotary_dim)
     new = _New(method, scale, length, block, theta)
-    written = _written(config, reading, native, new, style)
+    written = with_marker(_written(config, reading, native, new, style), **hub_entry(source))
     edits = length_edits(checkpoint.directory, reading, length)
     scaling = scaling_from_block(block, theta, length)
     result = Extended(
@@ -132,7 +134,7 @@ def plan(
         attention_factor=scaling.attention_factor,
         changed=(*_changes(config, written), *edits.changes),
         engines=engine_flags(Served(method.value, scale, native.length, length, theta, style)),
-        warnings=(*native.warnings, *dropped, *_large(scale), *edits.warnings, *_links(weights)),
+        warnings=(*native.warnings, *dropped, *_large(scale), *edits.warnings, *weight_warnings),
     )
     inv_freq = scaling.inv_freq(rotation.geometry.rotary_dim)
     return Extension(checkpoint, destination, weights, written, edits, inv_freq, result)
@@ -248,14 +250,15 @@ def _large(factor: float) -> tuple[Warn, ...]:
     return (Warn("large-factor", message),)
 
 
-def _links(weights: Weights) -> tuple[Warn, ...]:
+def _links(weights: Weights, source: Path) -> tuple[Weights, tuple[Warn, ...]]:
+    """How the weights are brought, and what to know of it; the Hub's cache is never shared with a result."""
     if weights is not Weights.LINK:
-        return ()
-    return (
-        Warn(
-            "weights-linked", "weights share their storage with the source (hard links); use --weights copy for a copy"
-        ),
-    )
+        return weights, ()
+    if origin(source):
+        said = "the source lies in the Hub's cache, whose files must never change: the weights are copied, not linked"
+        return Weights.COPY, (Warn("weights-copied", said),)
+    said = "weights share their storage with the source (hard links); use --weights copy for a copy"
+    return weights, (Warn("weights-linked", said),)
 
 
 def apply(extension: Extension, progress: Callable[[int], None] = no_progress) -> Extended:
@@ -279,7 +282,7 @@ def _bring_weights(extension: Extension, stage: Path, progress: Callable[[int], 
         target = stage / shard.path.name
         buffers = [tensor for holder, tensor in stale if holder is shard]
         if buffers or extension.weights is Weights.COPY or not _link(shard, target):
-            copy_file(shard.path, target, progress)
+            copy_file(shard.data, target, progress)
         for tensor in buffers:
             data = encode_floats(extension.inv_freq, tensor.dtype)
             if data is None or len(data) != tensor.size_bytes:
@@ -292,7 +295,7 @@ def _bring_weights(extension: Extension, stage: Path, progress: Callable[[int], 
 def _link(shard: Shard, target: Path) -> bool:
     """Hard-link; False where the file system cannot (another device, for one)."""
     try:
-        os.link(shard.path.resolve(), target)
+        os.link(shard.data.resolve(), target)
     except OSError:
         return False
     return True

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 import typer
 
 from ropetool.checkpoint.config import Style
+from ropetool.checkpoint.fetching import Need
+from ropetool.cli.checkpoints import local
 from ropetool.cli.options import Destination, DryRun, Json, Quiet, Source, parse_length
 from ropetool.cli.sink import Sink
 from ropetool.families.methods import Method, Weights
@@ -48,13 +51,16 @@ def extend(
     from ropetool import extend as verb
 
     sink = Sink(json, quiet)
-    extension = verb.plan(
-        src, dst, method, to=to, factor=factor, original=original, style=style, weights=weights,
-        replace_existing=replace,
+    planned = partial(
+        verb.plan, destination=dst, method=method, to=to, factor=factor, original=original, style=style,
+        weights=weights, replace_existing=replace,
     )  # fmt: skip
+    extension = planned(local(src, Need.CONFIGS if weights is Weights.NONE else Need.PLAN, sink))
     if dry_run:
         sink.result("extended", extension.result, dry_run=True)
         return
+    if src.hub and weights is not Weights.NONE:
+        extension = planned(local(src, Need.WEIGHTS, sink))
     total_bytes = sum(shard.size_bytes for shard in extension.checkpoint.shards)
     with sink.bytes_progress("copying", total_bytes) as progress:
         result = verb.apply(extension, progress)

@@ -18,6 +18,11 @@ class Sink:
         self.as_json = as_json
         self.quiet = quiet
 
+    @property
+    def shows_bars(self) -> bool:
+        """Whether progress is to be seen: on a terminal, unless the person wants none."""
+        return not self.quiet and sys.stderr.isatty()
+
     def result(self, view: str, result: object, **options: Any) -> None:
         """Print a result once, by the function called ``view`` of `views.jsons` or of `views.tables`."""
         if self.as_json:
@@ -47,7 +52,7 @@ class Sink:
     @contextmanager
     def bytes_progress(self, what: str, total_bytes: int) -> Iterator[Callable[[int], None]]:
         """A progress bar over bytes, on a terminal only; yields a function that takes the bytes just done."""
-        if self.quiet or not sys.stderr.isatty():
+        if not self.shows_bars:
             yield lambda step: None
             return
         from rich.console import Console
@@ -61,7 +66,7 @@ class Sink:
     @contextmanager
     def steps_progress(self, what: str) -> Iterator[Callable[[int, int], None]]:
         """A progress bar over steps, on a terminal only; yields a function that takes (done, total)."""
-        if self.quiet or not sys.stderr.isatty():
+        if not self.shows_bars:
             yield lambda done, total: None
             return
         from rich.console import Console

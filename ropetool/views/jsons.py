@@ -12,6 +12,7 @@ from ropetool.families.decoder import no_conversion
 from ropetool.families.reading import Warn
 
 if TYPE_CHECKING:
+    from ropetool.checkpoint.fetching import Found
     from ropetool.convert import Converted
     from ropetool.detect import Inspection
     from ropetool.errors import RopetoolError
@@ -41,9 +42,10 @@ def _warnings(warnings: Iterable[Warn]) -> list[dict[str, str]]:
     return [asdict(warning) for warning in warnings]
 
 
-def inspection(result: Inspection) -> dict[str, Any]:
-    """``inspect --json``."""
-    return {**asdict(result), "warnings": _warnings(result.warnings)}
+def inspection(result: Inspection, *, found: Found | None = None) -> dict[str, Any]:
+    """``inspect --json``; ``found`` is the repository at the Hub that was read, if it was one."""
+    read = {"id": found.repo, "revision": found.revision, "commit": found.commit} if found else None
+    return {**asdict(result), "warnings": _warnings(result.warnings), **({"hub": read} if read else {})}
 
 
 def converted(result: Converted, *, dry_run: bool = False, verified: bool = False) -> dict[str, Any]:

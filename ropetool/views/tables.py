@@ -14,6 +14,7 @@ from ropetool.families.decoder import no_conversion
 from ropetool.families.reading import Warn
 
 if TYPE_CHECKING:
+    from ropetool.checkpoint.fetching import Found
     from ropetool.convert import Converted
     from ropetool.detect import Inspection, RopeFact
     from ropetool.engines.writing import WrittenFor
@@ -69,9 +70,11 @@ def _rotation(fact: RopeFact) -> str:
     return ", ".join(parts)
 
 
-def inspection(result: Inspection) -> RenderableType:
-    """What ``inspect`` shows."""
+def inspection(result: Inspection, *, found: Found | None = None) -> RenderableType:
+    """What ``inspect`` shows; ``found`` is the repository at the Hub that was read, if it was one."""
     rows: list[tuple[str, RenderableType]] = [("model type", result.model_type), ("scheme", result.scheme)]
+    if found:
+        rows.insert(0, ("read at", f"{found.revision}, commit {found.commit}"))
     if result.pairing:
         rows.append(("pairing", Text(result.pairing, style="bold green")))
     rows += [(f"  by {evidence.source}", f"{evidence.says}: {evidence.detail}") for evidence in result.evidence]
