@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
+import subprocess
+import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -19,13 +22,15 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
+ROOT = Path(__file__).resolve().parents[1]
 LARGE = (".safetensors", ".bin", ".gguf", ".pth")
 TOKEN = "hf_" + "a" * 34  # made up
 
 
 def commit_of(files: Mapping[str, bytes]) -> str:
     """A commit id for these files."""
-    return hashlib.sha1(repr(sorted(files.items())).encode()).hexdigest()
+    digests = (name.encode() + hashlib.sha1(content).digest() for name, content in sorted(files.items()))
+    return hashlib.sha1(b"".join(digests)).hexdigest()
 
 
 def files_of(directory: Path) -> dict[str, bytes]:
@@ -229,3 +234,65 @@ def serving() -> Iterator[Hub]:
         for server in servers:
             server.shutdown()
             server.server_close()
+
+
+# Runs one command line for each line of JSON, in a process whose huggingface_hub knows this Hub from its start.
+DRIVER = """
+import io, json, os, sys
+from contextlib import redirect_stderr, redirect_stdout
+from ropetool.cli.app import run
+told = sys.stdout
+for line in sys.stdin:
+    job = json.loads(line)
+    os.environ.update(job["env"])
+    os.chdir(job["cwd"])
+    out, err = io.StringIO(), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(err):
+        code = run(job["arguments"])
+    told.write(json.dumps([code, out.getvalue(), err.getvalue()]) + "\\n")
+    told.flush()
+"""
+
+
+@dataclass
+class Client:
+    """The command line in a process of its own, with an own HF_HOME."""
+
+    hub: Hub
+    home: Path
+    process: subprocess.Popen[str]
+
+    def __call__(self, *arguments: object, token: str = "", cwd: Path | None = None) -> tuple[int, str, str]:
+        """Exit code, stdout and stderr of one command."""
+        assert self.process.stdin
+        assert self.process.stdout
+        job = {"arguments": [str(a) for a in arguments], "env": {"HF_TOKEN": token}, "cwd": str(cwd or self.home)}
+        self.process.stdin.write(json.dumps(job) + "\n")
+        self.process.stdin.flush()
+        answer = self.process.stdout.readline()
+        assert answer, "the process ended"
+        code, out, err = json.loads(answer)
+        return code, out, err
+
+
+def environment(hub: Hub, home: Path, **more: str) -> dict[str, str]:
+    """The environment of somebody who uses this Hub; waiting is short, so that tests of it are."""
+    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    short = {"HF_HUB_ETAG_TIMEOUT": "2", "HF_HUB_DOWNLOAD_TIMEOUT": "2", "HF_HUB_OFFLINE": "0", "HF_TOKEN": ""}
+    paths = {"HF_HOME": str(home), "HF_ENDPOINT": hub.endpoint, "PYTHONPATH": path, "NO_PROXY": "127.0.0.1"}
+    others = {key: value for key, value in os.environ.items() if not key.startswith(("HF_", "HUGGINGFACE_"))}
+    return {**others, **short, **paths, **more}
+
+
+@contextmanager
+def client(hub: Hub, home: Path) -> Iterator[Client]:
+    """A client as long as the block lasts."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", DRIVER], env=environment(hub, home), text=True,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    )  # fmt: skip
+    try:
+        yield Client(hub, home, process)
+    finally:
+        process.kill()
+        process.communicate()

@@ -39,7 +39,7 @@ from ropetool.checkpoint.hub import (
     show_bars,
 )
 from ropetool.checkpoint.pickled import PICKLE_INDEX, PICKLE_SINGLE, pickled_names
-from ropetool.checkpoint.shards import MAX_HEADER_BYTES, read_json_file
+from ropetool.checkpoint.shards import MAX_HEADER_BYTES, read_json_file, read_shard
 from ropetool.errors import HubNotFoundError, OutputError
 
 T = TypeVar("T")
@@ -217,6 +217,8 @@ def _fetch_headers(repo: _Repo, shards: list[str]) -> None:
             sizes = _at_once(lambda name: _read_header(repo, name, stage), shards)
             record = Held(repo.hub.repo, repo.files.commit, dict(zip(shards, sizes, strict=True)), weights)
             record.write(stage)
+            for name in shards:  # what is kept was sound when it came
+                read_shard(stage / name)
     except OutputError:
         if held(repo.place) is None:  # else another process was faster
             raise

@@ -32,6 +32,10 @@ CHUNK_BYTES = 1 << 16
 _CALLER = {"library_name": "ropetool", "library_version": __version__}
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _CACHE_FOLDER = "models--"
+# Of `snapshot_of` and `headers_directory`; twelve digits of a commit are enough to know it by.
+_PLACES = re.compile(
+    rf"\S*/(?:{_CACHE_FOLDER}([\w.\-]+)/snapshots|ropetool/([\w.\-]+)/headers)/([0-9a-f]{{12}})[0-9a-f]{{28}}"
+)
 
 
 @dataclass(frozen=True)
@@ -84,6 +88,11 @@ def snapshot_of(directory: Path) -> tuple[str, str] | None:
     if snapshots != "snapshots" or not folder.startswith(_CACHE_FOLDER) or not _COMMIT.fullmatch(commit):
         return None
     return folder.removeprefix(_CACHE_FOLDER).replace("--", "/"), commit
+
+
+def with_ids(message: str) -> str:
+    """A message for a person, with ids in place of the paths at which repositories lie here."""
+    return _PLACES.sub(lambda found: f"{(found[1] or found[2]).replace('--', '/')}@{found[3]}", message)
 
 
 def show_bars(shown: bool) -> None:

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from typing import Any
 
+from ropetool.checkpoint.hub import with_ids
+
 # Tables that go to a file or a pipe are this wide.
 PIPE_COLUMNS = 120
 
@@ -40,7 +42,7 @@ class Sink:
     def talk(self, message: str) -> None:
         """Say something on stderr."""
         if not self.quiet:
-            sys.stderr.write(message + "\n")
+            sys.stderr.write(with_ids(message) + "\n")
             sys.stderr.flush()
 
     @contextmanager

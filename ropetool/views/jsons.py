@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from ropetool.checkpoint.hub import with_ids
 from ropetool.families.decoder import no_conversion
 from ropetool.families.reading import Warn
 
@@ -39,7 +40,7 @@ def _plain(value: Any) -> Any:
 
 
 def _warnings(warnings: Iterable[Warn]) -> list[dict[str, str]]:
-    return [asdict(warning) for warning in warnings]
+    return [{"code": warning.code, "message": with_ids(warning.message)} for warning in warnings]
 
 
 def inspection(result: Inspection, *, found: Found | None = None) -> dict[str, Any]:
@@ -121,7 +122,7 @@ def families(rows: Iterable[Family], composites: Iterable[Composite] = ()) -> di
 
 def error(raised: RopetoolError) -> dict[str, Any]:
     """What ``--json`` prints for an error."""
-    return {"error": {"code": raised.code, "message": raised.message, **raised.fields}}
+    return {"error": {"code": raised.code, "message": with_ids(raised.message), **raised.fields}}
 
 
 def recall(rows: Iterable[tuple[str, Iterable[Recall]]]) -> dict[str, Any]:

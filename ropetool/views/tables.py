@@ -10,6 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from ropetool.checkpoint.hub import with_ids
 from ropetool.families.decoder import no_conversion
 from ropetool.families.reading import Warn
 
@@ -56,7 +57,7 @@ def _grid(
 
 def warnings(found: Iterable[Warn]) -> RenderableType:
     """One line per warning."""
-    lines = [Text.assemble(("warning ", "yellow"), (f"[{w.code}] ", "dim"), w.message) for w in found]
+    lines = [Text.assemble(("warning ", "yellow"), (f"[{w.code}] ", "dim"), with_ids(w.message)) for w in found]
     return Group(*lines)
 
 
