@@ -224,7 +224,9 @@ def serving() -> Iterator[Hub]:
     hub = Hub()
     kinds = (type("Small", (Answer,), {"hub": hub}), type("Large", (Answer,), {"hub": hub, "is_large": True}))
     servers = [ThreadingHTTPServer(("127.0.0.1", 0), kind) for kind in kinds]
-    hub.endpoint, hub.large = (f"http://127.0.0.1:{server.server_address[1]}" for server in servers)
+    # Another name makes it another host, to which the library sends no token.
+    hosts = ("127.0.0.1", "localhost")
+    hub.endpoint, hub.large = (f"http://{h}:{s.server_address[1]}" for h, s in zip(hosts, servers, strict=True))
     for server in servers:
         server.daemon_threads = True
         threading.Thread(target=server.serve_forever, daemon=True, kwargs={"poll_interval": 0.05}).start()
@@ -279,7 +281,7 @@ def environment(hub: Hub, home: Path, **more: str) -> dict[str, str]:
     """The environment of somebody who uses this Hub; waiting is short, so that tests of it are."""
     path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     short = {"HF_HUB_ETAG_TIMEOUT": "2", "HF_HUB_DOWNLOAD_TIMEOUT": "2", "HF_HUB_OFFLINE": "0", "HF_TOKEN": ""}
-    paths = {"HF_HOME": str(home), "HF_ENDPOINT": hub.endpoint, "PYTHONPATH": path, "NO_PROXY": "127.0.0.1"}
+    paths = {"HF_HOME": str(home), "HF_ENDPOINT": hub.endpoint, "PYTHONPATH": path, "NO_PROXY": "127.0.0.1,localhost"}
     others = {key: value for key, value in os.environ.items() if not key.startswith(("HF_", "HUGGINGFACE_"))}
     return {**others, **short, **paths, **more}
 

@@ -6,11 +6,9 @@ the byte, and kept as `checkpoint.headers` says.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from enum import Enum
 from pathlib import Path, PurePosixPath
 from typing import TypeVar
 
@@ -27,7 +25,6 @@ from ropetool.checkpoint.folder import (
 )
 from ropetool.checkpoint.headers import Held, held, put
 from ropetool.checkpoint.hub import (
-    HubId,
     Listing,
     endpoint,
     fetch,
@@ -38,6 +35,7 @@ from ropetool.checkpoint.hub import (
     revision_of,
     show_bars,
 )
+from ropetool.checkpoint.hub_id import Found, HubId, Need
 from ropetool.checkpoint.pickled import PICKLE_INDEX, PICKLE_SINGLE, pickled_names
 from ropetool.checkpoint.shards import MAX_HEADER_BYTES, read_json_file, read_shard
 from ropetool.errors import HubNotFoundError, OutputError
@@ -45,31 +43,9 @@ from ropetool.errors import HubNotFoundError, OutputError
 T = TypeVar("T")
 R = TypeVar("R")
 
-# huggingface_hub 2.4, utils/_validators.py, validate_repo_id; but only with an owner, and no file.
-_REPO = re.compile(r"\b[\w\-.]{1,96}\b/\b[\w\-.]{1,96}\b", re.ASCII)
-_REVISION = re.compile(r"[\w.+\-]+(/[\w.+\-]+)*", re.ASCII)
 AT_ONCE = 8
 SMALL_JSON_BYTES = 1 << 20
 VOCABULARIES = ("tokenizer.json", "vocab.json")
-
-
-class Need(Enum):
-    """How much of a repository a command reads."""
-
-    HEADERS = "config files, and the headers of the shards"
-    CONFIGS = "every file that holds no weights"
-    PLAN = "every file that holds no weights, and the headers of the shards; or pickles whole, which have none"
-    WEIGHTS = "every file that holds no weights, and the weights in one format"
-
-
-@dataclass(frozen=True)
-class Found:
-    """Where a repository lies here, and what of it was read: the commit that the revision meant."""
-
-    path: Path
-    repo: str
-    revision: str
-    commit: str
 
 
 @dataclass(frozen=True)
@@ -92,15 +68,6 @@ class _Repo:
     def has(self, names: Iterable[str]) -> bool:
         """Whether all of these are in the cache."""
         return all((self.snapshot / name).is_file() for name in names)
-
-
-def hub_id(text: str) -> HubId | None:
-    """The Hub id that ``text`` can be, None where it is not written like one."""
-    repo, at, revision = text.partition("@")
-    wrong = "--" in repo or ".." in text or repo.endswith((".git", ".safetensors"))
-    if wrong or not _REPO.fullmatch(repo) or (at and not _REVISION.fullmatch(revision)):
-        return None
-    return HubId(repo, revision or None)
 
 
 def bring(

@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ropetool.checkpoint.hub import HubId, read_range, snapshot_of
+from ropetool.checkpoint.hub import read_range, snapshot_of
+from ropetool.checkpoint.hub_id import HubId
 from ropetool.errors import NotFetchedError
 
 # What may be fetched by itself: saved tables and scales, no weights.

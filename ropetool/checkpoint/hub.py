@@ -18,6 +18,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from ropetool import __version__
+from ropetool.checkpoint.hub_id import HubId
 from ropetool.errors import (
     HubAccessError,
     HubError,
@@ -36,17 +37,6 @@ _CACHE_FOLDER = "models--"
 _PLACES = re.compile(
     rf"\S*/(?:{_CACHE_FOLDER}([\w.\-]+)/snapshots|ropetool/([\w.\-]+)/headers)/([0-9a-f]{{12}})[0-9a-f]{{28}}"
 )
-
-
-@dataclass(frozen=True)
-class HubId:
-    """A repository as a person names it: ``org/name``, or ``org/name@revision``."""
-
-    repo: str
-    revision: str | None = None
-
-    def __str__(self) -> str:
-        return self.repo if self.revision is None else f"{self.repo}@{self.revision}"
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from ropetool.checkpoint.fetching import Found, Need, bring, hub_id
-from ropetool.checkpoint.hub import HubId
+from ropetool.checkpoint.hub_id import Found, HubId, Need, hub_id
 from ropetool.cli.sink import Sink
 
 
@@ -33,6 +32,8 @@ def found(named: Named, need: Need, sink: Sink) -> Found | None:
     """Fetch what a command needs of a repository at the Hub; None for what is a path already."""
     if named.hub is None:
         return None
+    from ropetool.checkpoint.fetching import bring
+
     return bring(named.hub, need, talk=sink.talk, bars=sink.shows_bars)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ropetool.checkpoint.fetching import Need
+from ropetool.checkpoint.hub_id import Need
 from ropetool.cli.checkpoints import local
 from ropetool.cli.options import Base, Destination, DryRun, Json, Quiet, Source, TrustRemoteCode
 from ropetool.cli.sink import Sink

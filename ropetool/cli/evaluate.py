@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from ropetool.checkpoint.fetching import Need
+from ropetool.checkpoint.hub_id import Need
 from ropetool.cli.checkpoints import Named, local, parse_checkpoint
 from ropetool.cli.options import Checkpoint, Json, Quiet, parse_lengths
 from ropetool.cli.sink import Sink

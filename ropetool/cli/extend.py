@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from ropetool.checkpoint.config import Style
-from ropetool.checkpoint.fetching import Need
+from ropetool.checkpoint.hub_id import Need
 from ropetool.cli.checkpoints import local
 from ropetool.cli.options import Destination, DryRun, Json, Quiet, Source, parse_length
 from ropetool.cli.sink import Sink

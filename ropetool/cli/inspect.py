@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ropetool.checkpoint.fetching import Need
+from ropetool.checkpoint.hub_id import Need
 from ropetool.cli.checkpoints import found, local
 from ropetool.cli.options import Base, Checkpoint, Json, Quiet, TrustRemoteCode
 from ropetool.cli.sink import Sink

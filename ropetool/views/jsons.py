@@ -13,7 +13,7 @@ from ropetool.families.decoder import no_conversion
 from ropetool.families.reading import Warn
 
 if TYPE_CHECKING:
-    from ropetool.checkpoint.fetching import Found
+    from ropetool.checkpoint.hub_id import Found
     from ropetool.convert import Converted
     from ropetool.detect import Inspection
     from ropetool.errors import RopetoolError

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,17 +18,17 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from ropetool import convert, extend, verify
-from ropetool.checkpoint import fetching, headers
+from ropetool.checkpoint import fetching, headers, hub
 from ropetool.checkpoint.adapter import is_adapter, open_adapter
 from ropetool.checkpoint.compare import first_wrong_row, same_bytes
-from ropetool.checkpoint.fetching import Need, hub_id
 from ropetool.checkpoint.fields import Axis, Lay
 from ropetool.checkpoint.folder import INDEX, Checkpoint, open_checkpoint
 from ropetool.checkpoint.headers import SMALL_BYTES, Held, origin
-from ropetool.checkpoint.hub import HubId, Listing, snapshot_of, with_ids
+from ropetool.checkpoint.hub import Listing, snapshot_of, with_ids
+from ropetool.checkpoint.hub_id import HubId, Need, hub_id
 from ropetool.checkpoint.pickled import pickled_files
 from ropetool.checkpoint.shards import Shard, Tensor, copy_without
-from ropetool.errors import MissingFileError, NotFetchedError, ShardError
+from ropetool.errors import HubTransferError, MissingFileError, NoSpaceError, NotFetchedError, ShardError
 from ropetool.families.methods import Method, Weights
 from ropetool.rope.pairing import Pairing
 
@@ -65,7 +67,8 @@ def test_paths_are_no_ids(text: str) -> None:
 FOLDERS: dict[str, tuple[str, ...]] = {
     "one shard": ("model.safetensors",),
     "one shard and everything else": (
-        "model.safetensors", "pytorch_model.bin", "model.gguf", "tf_model.h5", "consolidated.0.pth", "adapter_config.json"
+        "model.safetensors", "pytorch_model.bin", "model.gguf", "tf_model.h5", "consolidated.0.pth",
+        "adapter_config.json"
     ),
     "shards": ("model-1.safetensors", "model-2.safetensors", INDEX),
     "shards and another": ("model-1.safetensors", "model-2.safetensors", "other.safetensors", INDEX),
@@ -254,6 +257,16 @@ def test_a_small_tensor_is_fetched_by_itself_once(cut: Path, monkeypatch) -> Non
     expected = (cut / "whole").read_bytes()[tensor.start : tensor.stop]
     assert [shard.read(tensor), shard.read(tensor)] == [expected, expected]
     assert asked == [("org/name", COMMIT, "model.safetensors", tensor.start, tensor.stop)]
+
+
+def test_a_fault_of_the_local_disk_is_told_as_one() -> None:
+    hub_here = HubId("org/name")
+    for number, raised in ((errno.ENOSPC, NoSpaceError), (errno.EDQUOT, NoSpaceError), (errno.EACCES, PermissionError)):
+        with pytest.raises(raised), hub._asking(hub_here, "model.safetensors"):
+            raise OSError(number, os.strerror(number))
+    for fault in (ConnectionResetError(errno.ECONNRESET, "reset"), OSError("too short"), RuntimeError("of xet")):
+        with pytest.raises(HubTransferError, match="did not arrive whole"), hub._asking(hub_here, "model.safetensors"):
+            raise fault
 
 
 # Where a directory comes from.

@@ -203,6 +203,11 @@ def test_convert_is_that_of_a_directory_and_leaves_the_cache_as_it_is(
     config, same = json.loads(there.pop("config.json")), json.loads(here.pop("config.json"))
     assert config["ropetool"].pop("hub") == f"{name}@{ask.hub.repos[name].names['main']}"
     assert (config, there) == (same, here)
+    assert not [
+        path
+        for path in (tmp_path / "there").rglob("*")
+        if path.is_symlink() or (path.stat().st_nlink > 1 and path.is_file())
+    ]
     before = snapshot(ask.home / "hub")
     ask.hub.forget()
     assert ask("convert", name, tmp_path / "again", *TO, "--quiet")[2] == ""
