@@ -169,7 +169,7 @@ def _fetch_weights(repo: _Repo, weights: Iterable[str], talk: Callable[[str], No
         return
     needed_bytes = sum(repo.files.sizes.get(name) or 0 for name in missing)
     check_space(repo.snapshot, needed_bytes)
-    talk(f"fetching {len(missing)} files with weights ({needed_bytes / 1e9:.1f} GB) of {repo.hub} from {endpoint()}")
+    talk(f"fetching {len(missing)} files with weights ({needed_bytes / 1e6:,.1f} MB) of {repo.hub} from {endpoint()}")
     show_bars(bars)
     for name in missing:
         repo.fetch(name)
