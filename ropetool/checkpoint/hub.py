@@ -35,7 +35,7 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 _CACHE_FOLDER = "models--"
 # Of `snapshot_of` and `headers_directory`; twelve digits of a commit are enough to know it by.
 _PLACES = re.compile(
-    rf"\S*/(?:{_CACHE_FOLDER}([\w.\-]+)/snapshots|ropetool/([\w.\-]+)/headers)/([0-9a-f]{{12}})[0-9a-f]{{28}}"
+    rf"[^\s'\"(]*/(?:{_CACHE_FOLDER}([\w.\-]+)/snapshots|ropetool/([\w.\-]+)/headers)/([0-9a-f]{{12}})[0-9a-f]{{28}}"
 )
 
 

@@ -286,7 +286,7 @@ def test_origin(cut: Path, checkpoint, tmp_path: Path) -> None:
 @pytest.mark.parametrize("place", ["/h/hub/models--org--na-me/snapshots", "/h/assets/ropetool/org--na-me/headers"])
 def test_messages_name_ids(place: str) -> None:
     told = with_ids(
-        f"{place}/{COMMIT} has no x, and {place}/{COMMIT}/a.json is not JSON; ./models--org--name is no such"
+        f"{place}/{COMMIT} has no x, and '{place}/{COMMIT}/a.json' is not JSON; ./models--org--name is no such"
     )
     ours = f"org/na-me@{COMMIT[:12]}"
-    assert told == f"{ours} has no x, and {ours}/a.json is not JSON; ./models--org--name is no such"
+    assert told == f"{ours} has no x, and '{ours}/a.json' is not JSON; ./models--org--name is no such"

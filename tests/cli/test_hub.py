@@ -173,6 +173,19 @@ def test_saved_frequencies_are_read_by_range(ask, named, own) -> None:
     assert sent_of_weights(ask.hub) == {}
 
 
+def test_code_of_a_repository_is_fetched_with_its_config(ask, named, tmp_path: Path) -> None:
+    source = tmp_path / "odd"
+    write = f"from pathlib import Path; from tests.models import odd; odd.write(Path({str(source)!r}), 'partial')"
+    # In another process, for transformers keeps such code imported.
+    subprocess.run([sys.executable, "-c", write], env=environment(ask.hub, tmp_path / "home"), check=True)
+    name = named(source)
+    assert json.loads(ask("inspect", name, "--json")[1])["error"]["code"] == "unknown-family"
+    here, there = (facts(ask("inspect", which, "--trust-remote-code", "--json")) for which in (source, name))
+    assert there["moves"] == here["moves"]
+    assert there["pairing"] == here["pairing"]
+    assert sent_of_weights(ask.hub) == header_bytes(source)
+
+
 def test_a_server_without_ranges_is_left_after_the_header(ask, hub: Hub) -> None:
     rows = save({"model.embed_tokens.weight": np.zeros((1 << 20, 16), np.float32)})
     config = (Path(__file__).parents[2] / "fixtures/recall-256/config.json").read_bytes()
