@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ropetool import __version__
 from ropetool.checkpoint.adapter import BASE_KEY, adapter_side_files, adapters_of, is_adapter, open_adapter
+from ropetool.checkpoint.config import with_marker
 from ropetool.checkpoint.fields import ROWS, patch_values
 from ropetool.checkpoint.folder import (
     ADAPTER_CONFIG,
@@ -23,6 +24,7 @@ from ropetool.checkpoint.folder import (
     side_files,
     staged,
 )
+from ropetool.checkpoint.headers import hub_entry
 from ropetool.checkpoint.pickled import pickled_files
 from ropetool.checkpoint.shards import Shard, Tensor, copy_file, copy_without, no_progress, patch_rows, read_shard
 from ropetool.engines.names import EngineName
@@ -129,7 +131,8 @@ def plan(
     files = _but_for(pickled, side_files(checkpoint))
     twin = output.choice.model_type if output.choice.config is not None else None
     return Conversion(
-        checkpoint, reading, steps, files, destination, CONFIG, output.guarded, loads_in(output.config, output.reading),
+        checkpoint, reading, steps, files, destination, CONFIG, with_marker(output.guarded, **hub_entry(source)),
+        loads_in(output.config, output.reading),
         twin, output.engine, pickled,
         (
             *(warning for warning in reading.warnings if warning.code in _OF_THE_READING),
@@ -208,7 +211,7 @@ def _plan_adapter(
     warnings = (Warn("adapter-base", said), *(pickled.warnings if pickled else ()), *_left_behind(files))
     return Conversion(
         adapter.checkpoint, adapter.reading, steps, files, destination, ADAPTER_CONFIG,
-        written_config(adapter, to, __version__), pickled=pickled, warnings=warnings,
+        with_marker(written_config(adapter, to, __version__), **hub_entry(source)), pickled=pickled, warnings=warnings,
     )  # fmt: skip
 
 
@@ -282,7 +285,7 @@ def _copied(
         copy_without(shard, target, stale, progress)
         return read_shard(target).tensors
     else:
-        copy_file(shard.path, target, progress)
+        copy_file(shard.data, target, progress)
     return shard.tensors
 
 

@@ -10,7 +10,13 @@
     │   ├── IndexFileError         the index disagrees with the shards
     │   ├── PickleFileError        a .bin or .pth file that is not plain tensors by name
     │   ├── ShapeError             a tensor's shape does not fit the config
-    │   └── UnclaimedTensorError   an attention tensor that no row of the family table names
+    │   ├── UnclaimedTensorError   an attention tensor that no row of the family table names
+    │   └── NotFetchedError        data of a shard of which only the header is here
+    ├── HubError                   a repository at the Hub, or the way to it
+    │   ├── HubNotFoundError       no such repository, revision or file, or none that one may see
+    │   ├── HubAccessError         gated, forbidden, or a token that is not accepted
+    │   ├── HubOfflineError        the Hub cannot or must not be reached, and the cache has not what is needed
+    │   └── HubTransferError       a file did not arrive whole
     ├── ConfigError                a value in a JSON file that cannot be used
     │   └── ConfigConflictError    two keys that disagree
     ├── UnsupportedError           understood, and refused
@@ -93,6 +99,42 @@ class UnclaimedTensorError(CheckpointError):
     """An attention tensor that no row of the family table names."""
 
     code = "unclaimed-tensor"
+
+
+class NotFetchedError(CheckpointError):
+    """Data of a shard of which only the header is here; ``fields`` names the repository that has it."""
+
+    code = "not-fetched"
+
+
+class HubError(RopetoolError):
+    """A repository at the Hub, or the way to it; ``fields`` names the id, the revision and the endpoint."""
+
+    code = "hub"
+
+
+class HubNotFoundError(HubError):
+    """No such repository, revision or file, or none that one may see."""
+
+    code = "hub-not-found"
+
+
+class HubAccessError(HubError):
+    """The repository is gated or forbidden, or the token is not accepted."""
+
+    code = "hub-access"
+
+
+class HubOfflineError(HubError):
+    """The Hub cannot be reached, or must not be, and the cache has not what is needed."""
+
+    code = "hub-offline"
+
+
+class HubTransferError(HubError):
+    """A file did not arrive whole."""
+
+    code = "hub-transfer"
 
 
 class ConfigError(RopetoolError):

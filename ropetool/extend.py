@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ropetool.checkpoint.config import Style
+from ropetool.checkpoint.config import Style, with_marker
 from ropetool.checkpoint.folder import (
     CONFIG,
     Checkpoint,
@@ -21,6 +21,7 @@ from ropetool.checkpoint.folder import (
     side_files,
     staged,
 )
+from ropetool.checkpoint.headers import hub_entry, origin
 from ropetool.checkpoint.shards import Shard, Tensor, copy_file, no_progress, write_tensor
 from ropetool.engines.flags import EngineFlags, Served, engine_flags
 from ropetool.errors import ConfigError, MethodError, ShapeError, UsageError
@@ -97,6 +98,7 @@ def plan(
     take, `UsageError` for lengths and settings that make no sense.
     """
     check_output(destination, source)
+    weights = _shareable(weights, source)
     checkpoint = open_checkpoint(source, with_weights=weights is not Weights.NONE)
     config, settings = checkpoint.config, settings or {}
     reading = read_model(config)
@@ -117,7 +119,7 @@ def plan(
     text = text_part(config, reading.decoder.path)
     written, unsaid = rewritten_text(text, reading, native, new)
     edits = length_edits(checkpoint.directory, reading, length)
-    whole = marked(config, text, written, reading, native, new, edits.changes)
+    whole = with_marker(marked(config, text, written, reading, native, new, edits.changes), **hub_entry(source))
     scaling = scaling_from_block(block.values, block.theta, new.configured_length or native.length)
     back = _read_back(whole, reading, scaling, style)
     prefix = "".join(f"{key}." for key in reading.decoder.path)
@@ -133,7 +135,7 @@ def plan(
         engines=engine_flags(Served(method.value, scale, native.length, length, block.theta, style)),
         warnings=(
             *native.warnings, *block.warnings, *unsaid, *local, *_large(scale),
-            *_dynamic(method, native.length, length), *edits.warnings, *_links(weights),
+            *_dynamic(method, native.length, length), *edits.warnings, *_links(weights, source),
         ),
     )  # fmt: skip
     return Extension(checkpoint, destination, weights, whole, edits, back, result)
@@ -158,7 +160,7 @@ def _undoing(checkpoint: Checkpoint, reading: Reading, destination: Path, weight
         attention_factor=rotation.scaling.attention_factor,
         changed=(*changes, *edits.changes),
         engines=(),
-        warnings=_links(weights),
+        warnings=_links(weights, checkpoint.directory),
     )
     return Extension(checkpoint, destination, weights, whole, edits, before, result)
 
@@ -223,14 +225,19 @@ def _dynamic(method: Method, original: int, length: int) -> tuple[Warn, ...]:
     return (Warn("length-not-in-config", message),)
 
 
-def _links(weights: Weights) -> tuple[Warn, ...]:
+def _shareable(weights: Weights, source: Path) -> Weights:
+    """Copies instead of links where the source lies in the Hub's cache, which is not ropetool's to share."""
+    return Weights.COPY if weights is Weights.LINK and origin(source) else weights
+
+
+def _links(weights: Weights, source: Path) -> tuple[Warn, ...]:
+    if weights is Weights.COPY and origin(source):
+        said = "the source lies in the Hub's cache, whose files must never change: the weights are copied, not linked"
+        return (Warn("weights-copied", said),)
     if weights is not Weights.LINK:
         return ()
-    return (
-        Warn(
-            "weights-linked", "weights share their storage with the source (hard links); use --weights copy for a copy"
-        ),
-    )
+    said = "weights share their storage with the source (hard links); use --weights copy for a copy"
+    return (Warn("weights-linked", said),)
 
 
 def apply(extension: Extension, progress: Callable[[int], None] = no_progress) -> Extended:
@@ -258,7 +265,7 @@ def _bring_weights(extension: Extension, stage: Path, progress: Callable[[int], 
         target = stage / shard.path.name
         buffers = [tensor for holder, tensor in stale if holder is shard]
         if buffers or extension.weights is Weights.COPY or not _link(shard, target):
-            copy_file(shard.path, target, progress)
+            copy_file(shard.data, target, progress)
         for tensor in buffers:
             data = encode_floats(extension.inv_freq, tensor.dtype)
             if data is None or len(data) != tensor.size_bytes:
@@ -282,7 +289,7 @@ def _follows(extension: Extension, shard: Shard, tensor: Tensor) -> bool:
 def _link(shard: Shard, target: Path) -> bool:
     """Hard-link; False where the file system cannot (another device, for one)."""
     try:
-        os.link(shard.path.resolve(), target)
+        os.link(shard.data.resolve(), target)
     except OSError:
         return False
     return True

@@ -81,6 +81,32 @@ def cycle_faults(package: Path) -> list[str]:
         graph = {name: targets - free for name, targets in graph.items() if name not in free}
 
 
+HUB, HUB_LIBRARY = "checkpoint.hub", "huggingface_hub"
+# Whoever opens a shard for its data asks `Shard.data`, which says no where only the header is here.
+DATA_BY_PATH = re.compile(
+    r"\bshard\w*\.path\.(open|read)|(copy_file|link|safe_open|read_tensor|memmap)\(shard\w*\.path\b"
+)
+
+
+def hub_faults(package: Path) -> list[str]:
+    """Imports of the Hub's library anywhere but inside functions of one module, and shards read past `Shard.data`."""
+    faults = []
+    for name, tree, source in modules(package):
+        inside = {
+            id(node)
+            for function in ast.walk(tree)
+            if isinstance(function, ast.FunctionDef) and name == HUB
+            for node in ast.walk(function)
+        }
+        for node in ast.walk(tree):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [str(node.module)] if isinstance(node, ast.ImportFrom) else []
+            if any(n.split(".")[0] == HUB_LIBRARY for n in names) and id(node) not in inside:
+                faults.append(f"{name}:{node.lineno} imports {HUB_LIBRARY}")
+        faults += [f"{name} reads a shard by {found[0]}" for found in DATA_BY_PATH.finditer(source)]
+    return faults
+
+
 def torch_faults(package: Path) -> list[str]:
     """Imports of torch or transformers outside models/, other than inside functions of the verbs that run models."""
     faults = []
@@ -143,7 +169,7 @@ def branch_faults(package: Path) -> list[str]:
 
 
 CHECKS: tuple[Callable[[Path], list[str]], ...] = (
-    rank_faults, cycle_faults, torch_faults, size_faults, branch_faults,
+    rank_faults, cycle_faults, torch_faults, hub_faults, size_faults, branch_faults,
 )  # fmt: skip
 
 
@@ -166,6 +192,10 @@ PLANTED: tuple[tuple[Callable[[Path], list[str]], str, str, str], ...] = (
     (torch_faults, "extend.py", "def f():\n    import torch\n", "extend"),
     (torch_faults, "verify.py", "import torch.nn\n", "verify"),
     (torch_faults, "verify.py", "def f():\n    from transformers import AutoModel\n", "verify"),
+    (hub_faults, "detect.py", "def f():\n    from huggingface_hub import HfApi\n", "detect"),
+    (hub_faults, "checkpoint/hub.py", "import huggingface_hub.errors\n", "checkpoint.hub"),
+    (hub_faults, "checkpoint/compare.py", "with shard_a.path.open('rb') as file: pass\n", "checkpoint.compare reads"),
+    (hub_faults, "convert.py", "copy_file(shard.path, target)\n", "convert reads"),
     (size_faults, "errors.py", "pass\n" * 400, "errors has"),
     (size_faults, "errors.py", "def f():\n" + "    pass\n" * 60, "errors.f has 61 lines"),
     (branch_faults, "families/plan.py", "x = family.model_type == 'llama'\n", "families.plan"),
@@ -191,7 +221,7 @@ REFUSE = """
 import sys
 class Refuse:
     def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] in ("torch", "transformers"):
+        if name.split(".")[0] in ("torch", "transformers", "huggingface_hub"):
             raise RuntimeError("imported: " + name)
 sys.meta_path.insert(0, Refuse())
 """
@@ -199,7 +229,7 @@ sys.meta_path.insert(0, Refuse())
 
 @pytest.fixture
 def without_torch(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Runs the command line where importing torch or transformers is an error."""
+    """Runs the command line where importing torch, transformers or the Hub's library is an error."""
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "sitecustomize.py").write_text(REFUSE, encoding="utf-8")
     path = os.pathsep.join([str(tmp_path / "site"), str(ROOT)])
@@ -241,6 +271,12 @@ def test_the_refusal_of_torch_can_fail(without_torch, checkpoint) -> None:
     done = without_torch("verify", source, source)
     assert done.returncode != 0
     assert "imported: " in done.stderr
+
+
+def test_a_hub_id_alone_imports_the_library_of_the_hub(without_torch) -> None:
+    done = without_torch("inspect", "org/name")
+    assert done.returncode != 0
+    assert "imported: huggingface_hub" in done.stderr
 
 
 def test_errors_import_no_torch_either(without_torch, tmp_path: Path) -> None:

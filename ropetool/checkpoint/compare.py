@@ -21,7 +21,7 @@ def same_form(a: Tensor, b: Tensor) -> bool:
 
 def same_bytes(shard_a: Shard, a: Tensor, shard_b: Shard, b: Tensor) -> bool:
     """Whether two tensors of the same form hold the same bytes."""
-    with shard_a.path.open("rb") as file_a, shard_b.path.open("rb") as file_b:
+    with shard_a.data.open("rb") as file_a, shard_b.data.open("rb") as file_b:
         file_a.seek(a.start)
         file_b.seek(b.start)
         left = a.size_bytes
@@ -56,7 +56,7 @@ def first_wrong_row(
 
 def _first_wrong_line(shard_a: Shard, a: Tensor, shard_b: Shard, b: Tensor, index: IndexArray) -> int | None:
     row_bytes = a.row_bytes(len(index))
-    with shard_a.path.open("rb") as file_a, shard_b.path.open("rb") as file_b:
+    with shard_a.data.open("rb") as file_a, shard_b.data.open("rb") as file_b:
         rows_a = np.memmap(file_a, np.uint8, "r", a.start, (len(index), row_bytes))
         rows_b = np.memmap(file_b, np.uint8, "r", b.start, (len(index), row_bytes))
         step = max(1, BUFFER_BYTES // row_bytes)
@@ -70,7 +70,7 @@ def _first_wrong_line(shard_a: Shard, a: Tensor, shard_b: Shard, b: Tensor, inde
 
 def _lines(shard: Shard, tensor: Tensor, lay: Lay) -> Array:
     """The elements of a tensor as little-endian words, one line for each run of output rows."""
-    with shard.path.open("rb") as file:
+    with shard.data.open("rb") as file:
         words = np.memmap(file, f"<u{DTYPE_BITS[tensor.dtype] // 8}", "r", tensor.start, tensor.shape)
     return words.T if lay.axis is Axis.FIRST else words.reshape(math.prod(tensor.shape[:-1]), -1)
 

@@ -13,6 +13,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from ropetool.checkpoint.guard import is_guarded, unguarded
+from ropetool.checkpoint.headers import held
 from ropetool.checkpoint.shards import Shard, Tensor, copy_file, output_error, read_json_file, read_shard
 from ropetool.errors import (
     CheckpointError,
@@ -112,10 +113,17 @@ def open_checkpoint(path: Path, *, with_weights: bool = True) -> Checkpoint:
     single = directory / SINGLE
     if single.is_file():
         return single_checkpoint(directory, config, single)
-    found = sorted(p.name for p in directory.iterdir() if p.suffix in WEIGHT_SUFFIXES)
+    found = weight_files(directory)
     if len(found) == 1 and found[0].endswith(".safetensors"):
         return single_checkpoint(directory, config, directory / found[0])
     raise MissingFileError(_no_weights(directory, found), path=str(directory), found=found)
+
+
+def weight_files(directory: Path) -> list[str]:
+    """The names of all files with weights, whatever their format, in a directory or where its headers are from."""
+    record = held(directory)
+    names = record.weights if record else (path.name for path in directory.iterdir())
+    return sorted(name for name in names if PurePosixPath(name).suffix in WEIGHT_SUFFIXES)
 
 
 def _no_weights(directory: Path, found: list[str]) -> str:

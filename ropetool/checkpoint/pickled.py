@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from fnmatch import fnmatch
 from pathlib import Path
 
 from ropetool.checkpoint.adapter import ADAPTER_PICKLE, ADAPTER_SINGLE, is_adapter
@@ -24,21 +25,30 @@ NOT_WEIGHTS = ("training_args", "optimizer", "scheduler", "scaler", "rng_state",
 def pickled_files(path: Path) -> tuple[Path, ...]:
     """The pickles that hold the weights of ``path``, or their index; none where it has safetensors, or it is not clear.
 
-    Of an adapter `ADAPTER_PICKLE`; else of `PICKLE_INDEX`, `PICKLE_SINGLE`, all ``consolidated.*.pth`` and a single
-    other file, the first that is there.
+    Of an adapter `ADAPTER_PICKLE`; else those of `pickled_names`.
     """
     if is_adapter(path):
         pickle = path / ADAPTER_PICKLE
         return (pickle,) if pickle.is_file() and not (path / ADAPTER_SINGLE).is_file() else ()
-    if not path.is_dir() or any(file.name != ADAPTER_SINGLE for file in path.glob("*.safetensors")):
+    if not path.is_dir():
+        return ()
+    return tuple(path / name for name in pickled_names([file.name for file in path.iterdir() if file.is_file()]))
+
+
+def pickled_names(names: Collection[str]) -> tuple[str, ...]:
+    """The pickles with the weights among the files of a directory: none where there are safetensors.
+
+    Of `PICKLE_INDEX`, `PICKLE_SINGLE`, all ``consolidated.*.pth`` and a single other file, the first that is there.
+    """
+    if any(name.endswith(".safetensors") and name != ADAPTER_SINGLE for name in names):
         return ()
     for name in (PICKLE_INDEX, PICKLE_SINGLE):
-        if (path / name).is_file():
-            return (path / name,)
-    consolidated = tuple(sorted(path.glob("consolidated.*.pth")))
+        if name in names:
+            return (name,)
+    consolidated = tuple(sorted(name for name in names if fnmatch(name, "consolidated.*.pth")))
     if consolidated:
         return consolidated
-    found = [p for p in sorted(path.iterdir()) if p.suffix in SUFFIXES and not p.name.startswith(NOT_WEIGHTS)]
+    found = [name for name in sorted(names) if name.endswith(SUFFIXES) and not name.startswith(NOT_WEIGHTS)]
     return tuple(found) if len(found) == 1 else ()
 
 

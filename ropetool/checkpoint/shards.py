@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from ropetool.checkpoint.headers import Remote, held
 from ropetool.errors import ConfigError, NoSpaceError, OutputError, ShapeError, ShardError
 
 MAX_HEADER_BYTES = 100_000_000  # the limit of the safetensors library itself
@@ -77,12 +78,26 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Shard:
-    """A .safetensors file and what its header says."""
+    """A .safetensors file and what its header says; ``remote`` is where the rest is, if the header alone is here."""
 
     path: Path
     size_bytes: int
     tensors: Mapping[str, Tensor]
     metadata: Mapping[str, str] = field(default_factory=dict)
+    remote: Remote | None = None
+
+    @property
+    def data(self) -> Path:
+        """The file, for whoever reads weights from it; raises `NotFetchedError` where only its header is here."""
+        if self.remote is not None:
+            raise self.remote.not_fetched()
+        return self.path
+
+    def read(self, tensor: Tensor) -> bytes:
+        """The data of one small tensor, from wherever it is."""
+        if self.remote is not None:
+            return self.remote.read(tensor.start, tensor.stop)
+        return read_tensor(self.path, tensor)
 
 
 def _reject(path: Path, reason: str, **fields: Any) -> ShardError:
@@ -150,7 +165,9 @@ def read_shard(path: Path) -> Shard:
     Raises `ShardError` for anything that a sound file cannot have: a header longer than the file, offsets that
     overlap, leave a hole or point beyond the end, a shape that does not fill them.
     """
-    size_bytes = path.stat().st_size
+    record = held(path.parent)
+    remote = record.remote(path) if record else None
+    size_bytes = remote.size_bytes if remote else path.stat().st_size
     header, data_start = _header(path, size_bytes)
     metadata = header.pop("__metadata__", {})
     tensors = {name: _tensor(path, name, entry, data_start) for name, entry in header.items()}
@@ -171,7 +188,7 @@ def read_shard(path: Path) -> Shard:
             )
     if position != size_bytes:
         raise _reject(path, f"{size_bytes - position:,} bytes after the last tensor belong to no tensor")
-    return Shard(path, size_bytes, tensors, metadata if isinstance(metadata, dict) else {})
+    return Shard(path, size_bytes, tensors, metadata if isinstance(metadata, dict) else {}, remote)
 
 
 def read_json_file(path: Path, limit_bytes: int = 64 << 20) -> dict[str, Any]:
@@ -238,7 +255,7 @@ def copy_without(shard: Shard, target: Path, names: Collection[str], progress: P
     entries = {t.name: {"dtype": t.dtype, "shape": t.shape, "data_offsets": offsets[t.name]} for t in kept}
     raw = json.dumps({**header, **entries}, separators=(",", ":"), ensure_ascii=False).encode("utf-8")
     raw += b" " * (-len(raw) % 8)
-    with shard.path.open("rb") as reader, target.open("xb") as writer:
+    with shard.data.open("rb") as reader, target.open("xb") as writer:
         writer.write(len(raw).to_bytes(8, "little") + raw)
         for tensor in sorted(kept, key=lambda tensor: tensor.start):
             for start in range(tensor.start, tensor.stop, BUFFER_BYTES):

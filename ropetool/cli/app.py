@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from ropetool import __version__
+from ropetool.checkpoint.hub import with_ids
 from ropetool.cli.convert import convert
 from ropetool.cli.demo import demo
 from ropetool.cli.evaluate import evaluate
@@ -121,5 +122,5 @@ def _report(error: RopetoolError, arguments: list[str]) -> int:
 
         sys.stdout.write(jsons.dumps(jsons.error(error)) + "\n")
     else:
-        sys.stderr.write(f"error: {error.message}\n")
+        sys.stderr.write(f"error: {with_ids(error.message)}\n")
     return error.exit_code

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ropetool.checkpoint.hub_id import Need
+from ropetool.cli.checkpoints import local
 from ropetool.cli.options import Base, Destination, DryRun, Json, Quiet, Source, TrustRemoteCode
 from ropetool.cli.sink import Sink
 from ropetool.engines.names import EngineName
@@ -60,17 +63,26 @@ def convert(
     from ropetool import convert as verb
 
     sink = Sink(json, quiet)
-    conversion = verb.plan(src, dst, to, from_, as_, base=base, engine=for_, trust_remote_code=trust_remote_code)
+    of_base = local(base, Need.HEADERS, sink) if base else None
+    planned = partial(
+        verb.plan, destination=dst, to=to, declared=from_, written_as=as_, base=of_base, engine=for_,
+        trust_remote_code=trust_remote_code,
+    )  # fmt: skip
+    source = local(src, Need.PLAN, sink)
+    conversion = planned(source)
     if dry_run:
         sink.result("converted", verb.preview(conversion), dry_run=True)
         return
+    if src.hub:  # its weights are fetched when nothing is left to refuse
+        source = local(src, Need.WEIGHTS, sink)
+        conversion = planned(source)
     verdicts: list[Verification] = []
 
     def passes(result: Path) -> bool:
         from ropetool.verify import verify
 
         with sink.others_output():
-            verdicts.append(verify(src, result, talk=sink.talk, trust_remote_code=trust_remote_code))
+            verdicts.append(verify(source, result, talk=sink.talk, trust_remote_code=trust_remote_code))
         return verdicts[-1].passed
 
     proven = verify or conversion.reading.family.probed

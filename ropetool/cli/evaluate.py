@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from ropetool.checkpoint.hub_id import Need
+from ropetool.cli.checkpoints import Named, local, parse_checkpoint
 from ropetool.cli.options import Checkpoint, Json, Quiet, parse_lengths
 from ropetool.cli.sink import Sink
 from ropetool.models.options import Device, DType
 
-Against = Annotated[Path | None, typer.Option("--against", metavar="CKPT", help="A checkpoint to run beside it.")]
+Against = Annotated[
+    Named | None,
+    typer.Option("--against", parser=parse_checkpoint, metavar="CKPT", help="A checkpoint to run beside it."),
+]
 Lengths = Annotated[
     str | None, typer.Option("--lengths", metavar="1k,2k,4k", help="Ends of the position bins, in tokens.")
 ]
@@ -44,9 +50,10 @@ def evaluate(
     sink = Sink(json, quiet)
     edges = parse_lengths(lengths) if lengths else None
     words = (text or bundled(TEXT)).read_text(encoding="utf-8", errors="replace")
+    path, beside = local(ckpt, Need.WEIGHTS, sink), local(against, Need.WEIGHTS, sink) if against else None
     with sink.steps_progress("tokens") as progress:
         result = verb.evaluate(
-            ckpt, words, edges=edges, windows=windows, against=against, device=device, dtype=dtype,
+            path, words, edges=edges, windows=windows, against=beside, device=device, dtype=dtype,
             progress=progress,
         )  # fmt: skip
-    sink.result("evaluation", result)
+    sink.result("evaluation", replace(result, checkpoint=str(ckpt), against=str(against) if against else None))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from ropetool.checkpoint.config import Style
+from ropetool.checkpoint.hub_id import Need
+from ropetool.cli.checkpoints import local
 from ropetool.cli.options import Destination, DryRun, Json, Quiet, Source, parse_length
 from ropetool.cli.sink import Sink
 from ropetool.families.methods import Method, Weights
@@ -90,13 +93,17 @@ def extend(
         "mscale_all_dim": mscale_all_dim, "attention_factor": attention_factor, "low_freq_factor": low_freq_factor,
         "high_freq_factor": high_freq_factor, **(read_factors(factors) if factors else {}),
     }  # fmt: skip
-    extension = verb.plan(
-        src, dst, method, to=to, factor=factor, original=original, style=style, weights=weights,
-        settings={key: value for key, value in given.items() if value is not None}, replace_existing=replace,
+    planned = partial(
+        verb.plan, destination=dst, method=method, to=to, factor=factor, original=original, style=style,
+        weights=weights, settings={key: value for key, value in given.items() if value is not None},
+        replace_existing=replace,
     )  # fmt: skip
+    extension = planned(local(src, Need.CONFIGS if weights is Weights.NONE else Need.PLAN, sink))
     if dry_run:
         sink.result("extended", extension.result, dry_run=True)
         return
+    if src.hub and weights is not Weights.NONE:  # its weights are fetched when nothing is left to refuse
+        extension = planned(local(src, Need.WEIGHTS, sink))
     total_bytes = sum(shard.size_bytes for shard in extension.checkpoint.shards)
     with sink.bytes_progress("copying", total_bytes) as progress:
         result = verb.apply(extension, progress)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from ropetool.checkpoint.hub_id import Need
+from ropetool.cli.checkpoints import found, local
 from ropetool.cli.options import Base, Checkpoint, Json, Quiet, TrustRemoteCode
 from ropetool.cli.sink import Sink
 
@@ -19,4 +23,9 @@ def inspect(
     """
     from ropetool import detect
 
-    Sink(json, quiet).result("inspection", detect.inspect(ckpt, base=base, trust_remote_code=trust_remote_code))
+    sink = Sink(json, quiet)
+    fetched = found(ckpt, Need.HEADERS, sink)
+    path = fetched.path if fetched else ckpt.path
+    of_base = local(base, Need.HEADERS, sink) if base else None
+    result = detect.inspect(path, base=of_base, trust_remote_code=trust_remote_code)
+    sink.result("inspection", replace(result, checkpoint=str(ckpt)), found=fetched)

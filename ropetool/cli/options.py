@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from ropetool.cli.checkpoints import Named, parse_checkpoint
+
 _LENGTH = re.compile(r"(\d+(?:\.\d+)?)([kKmM]?)", re.ASCII)
 MOST_TOKENS = 1 << 53  # beyond it a float skips whole numbers
 _UNITS = {"": 1, "k": 1024, "m": 1024 * 1024}
@@ -37,9 +39,13 @@ TrustRemoteCode = Annotated[
         help="Run the Python code that the checkpoint brings (auto_map). It can do whatever you can: read it first.",
     ),
 ]
-Source = Annotated[Path, typer.Argument(metavar="SRC", help="Checkpoint directory, or one .safetensors file.")]
+KINDS = "Checkpoint directory, one .safetensors file, or a Hub id: org/name, org/name@revision."
+Source = Annotated[Named, typer.Argument(parser=parse_checkpoint, metavar="SRC", help=KINDS)]
 Destination = Annotated[Path, typer.Argument(metavar="DST", help="Directory to write; must not exist.")]
-Checkpoint = Annotated[Path, typer.Argument(metavar="CKPT", help="Checkpoint directory, or one .safetensors file.")]
+Checkpoint = Annotated[Named, typer.Argument(parser=parse_checkpoint, metavar="CKPT", help=KINDS)]
 Base = Annotated[
-    Path | None, typer.Option("--base", metavar="CKPT", help="The base model of an adapter that does not name it.")
+    Named | None,
+    typer.Option(
+        "--base", parser=parse_checkpoint, metavar="CKPT", help="The base model of an adapter that does not name it."
+    ),
 ]

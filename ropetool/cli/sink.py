@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from typing import Any
 
+from ropetool.checkpoint.hub import with_ids
+
 # Tables that go to a file or a pipe are this wide.
 PIPE_COLUMNS = 120
 
@@ -17,6 +19,11 @@ class Sink:
     def __init__(self, as_json: bool, quiet: bool) -> None:
         self.as_json = as_json
         self.quiet = quiet
+
+    @property
+    def shows_bars(self) -> bool:
+        """Whether progress is to be seen: on a terminal, unless the person wants none."""
+        return not self.quiet and sys.stderr.isatty()
 
     def result(self, view: str, result: object, **options: Any) -> None:
         """Print a result once, by the function called ``view`` of `views.jsons` or of `views.tables`."""
@@ -35,7 +42,7 @@ class Sink:
     def talk(self, message: str) -> None:
         """Say something on stderr."""
         if not self.quiet:
-            sys.stderr.write(message + "\n")
+            sys.stderr.write(with_ids(message) + "\n")
             sys.stderr.flush()
 
     @contextmanager
@@ -47,7 +54,7 @@ class Sink:
     @contextmanager
     def bytes_progress(self, what: str, total_bytes: int) -> Iterator[Callable[[int], None]]:
         """A progress bar over bytes, on a terminal only; yields a function that takes the bytes just done."""
-        if self.quiet or not sys.stderr.isatty():
+        if not self.shows_bars:
             yield lambda step: None
             return
         from rich.console import Console
@@ -61,7 +68,7 @@ class Sink:
     @contextmanager
     def steps_progress(self, what: str) -> Iterator[Callable[[int, int], None]]:
         """A progress bar over steps, on a terminal only; yields a function that takes (done, total)."""
-        if self.quiet or not sys.stderr.isatty():
+        if not self.shows_bars:
             yield lambda done, total: None
             return
         from rich.console import Console

@@ -7,13 +7,17 @@ from typing import Annotated
 
 import typer
 
+from ropetool.checkpoint.hub_id import Need
+from ropetool.cli.checkpoints import Named, local, parse_checkpoint
 from ropetool.cli.options import Json, Quiet, TrustRemoteCode
 from ropetool.cli.sink import Sink
 from ropetool.errors import OutputError, UsageError
 from ropetool.models.options import Device, DType
 
-First = Annotated[Path, typer.Argument(metavar="A", help="The source.")]
-Second = Annotated[Path, typer.Argument(metavar="B", help="The checkpoint to test against it.")]
+First = Annotated[Named, typer.Argument(parser=parse_checkpoint, metavar="A", help="The source: a path or a Hub id.")]
+Second = Annotated[
+    Named, typer.Argument(parser=parse_checkpoint, metavar="B", help="The checkpoint to test against it, likewise.")
+]
 Tokens = Annotated[
     int | None,
     typer.Option("--tokens", min=2, max=1 << 20, help="Length of the sequence; by default 512, or the trained length."),
@@ -28,8 +32,13 @@ Tolerance = Annotated[
     typer.Option("--tolerance", min=0.0, help="Largest |logit difference|; default: by rounding."),
 ]
 Bases = Annotated[
-    list[Path] | None,
-    typer.Option("--base", metavar="CKPT", help="For adapters, twice: the bases of A and of B, to run them merged."),
+    list[Named] | None,
+    typer.Option(
+        "--base",
+        parser=parse_checkpoint,
+        metavar="CKPT",
+        help="For adapters, twice: the bases of A and of B, to run them merged.",
+    ),
 ]
 Out = Annotated[Path | None, typer.Option("--out", metavar="FILE.json", help="Keep the result as JSON.")]
 
@@ -57,14 +66,15 @@ def verify(
 
     sink = Sink(json, quiet)
     if out is not None:
-        _check_out(out, (a, b))
+        _check_out(out, (a.path, b.path))
     if base and len(base) != len((a, b)):
         raise UsageError(f"--base was given {len(base)} times; give the base of A, then that of B")
-    bases = (base[0], base[1]) if base else None
+    first, second, *bases = (local(named, Need.WEIGHTS, sink) for named in (a, b, *(base or ())))
     words = text.read_text(encoding="utf-8", errors="replace") if text else None
     with sink.others_output():
         result = verb.verify(
-            a, b, tokens=tokens, text=words, device=device, dtype=dtype, tolerance=tolerance, bases=bases,
+            first, second, tokens=tokens, text=words, device=device, dtype=dtype, tolerance=tolerance,
+            bases=(bases[0], bases[1]) if bases else None,
             talk=sink.talk, trust_remote_code=trust_remote_code,
         )  # fmt: skip
     if out is not None:

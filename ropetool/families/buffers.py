@@ -32,9 +32,7 @@ def saved_frequencies(checkpoint: Checkpoint) -> Iterator[tuple[Shard, Tensor]]:
 
 def read_floats(shard: Shard, tensor: Tensor) -> Floats | None:
     """A small float tensor as float64; None for a dtype that is none of F32, F16, BF16 and F64."""
-    with shard.path.open("rb") as file:
-        file.seek(tensor.start)
-        raw = file.read(tensor.size_bytes)
+    raw = shard.read(tensor)
     if tensor.dtype == "BF16":
         widened = np.left_shift(np.frombuffer(raw, dtype="<u2").astype(np.uint32), 16)
         return widened.astype(np.uint32).view(np.float32).astype(np.float64)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ropetool.checkpoint.fields import ROWS, WORD_BITS, Axis, Lay
-from ropetool.checkpoint.shards import Shard, Tensor, read_tensor
+from ropetool.checkpoint.shards import Shard, Tensor
 from ropetool.errors import QuantisedError, ShapeError
 from ropetool.families.companions import ANEW, Companion, Form
 from ropetool.families.quantisation import Quantisation
@@ -151,7 +151,7 @@ def _block_index(tensor: Tensor, index: IndexMap, place: Place) -> IndexMap:
 
 
 def _check_zero(shard: Shard, tensor: Tensor) -> None:
-    if any(read_tensor(shard.path, tensor)):
+    if any(shard.read(tensor)):
         raise QuantisedError(
             f"{tensor.name} is not 0, so the weight beside it is tiled for one kind of GPU, not kept in rows; {ANEW}",
             tensor=tensor.name,

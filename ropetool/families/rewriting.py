@@ -141,7 +141,7 @@ def restored(config: Mapping[str, Any], reading: Reading) -> dict[str, Any]:
     whole = with_text(config, reading.decoder.path, back)
     kept = {key: value for key, value in marker(config).items() if key != EXTENSION}
     bare = {key: value for key, value in whole.items() if key != MARKER}
-    return bare | ({MARKER: kept} if kept.keys() - {"version"} else {})
+    return bare | ({MARKER: kept} if kept.keys() - {"version", "hub"} else {})
 
 
 def text_part(config: Mapping[str, Any], path: tuple[str, ...]) -> Mapping[str, Any]:

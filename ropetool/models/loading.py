@@ -143,7 +143,7 @@ def _put_back(checkpoint: Checkpoint, reading: Reading) -> dict[str, Tensor]:
     steps = plan_conversion(checkpoint, reading, reading.pairing, reading.class_pairing)
     state: dict[str, Tensor] = {}
     for shard in checkpoint.shards:
-        with safe_open(shard.path, framework="pt") as file:
+        with safe_open(shard.data, framework="pt") as file:
             state |= {name: file.get_tensor(name) for name in shard.tensors if checkpoint.weight_map[name] is shard}
     for move in steps.moves:
         if checkpoint.weight_map[move.tensor.name] is move.shard:

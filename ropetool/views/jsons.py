@@ -8,10 +8,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from ropetool.checkpoint.hub import with_ids
 from ropetool.families.decoder import no_conversion
 from ropetool.families.reading import Warn
 
 if TYPE_CHECKING:
+    from ropetool.checkpoint.hub_id import Found
     from ropetool.convert import Converted
     from ropetool.detect import Inspection
     from ropetool.errors import RopetoolError
@@ -38,12 +40,13 @@ def _plain(value: Any) -> Any:
 
 
 def _warnings(warnings: Iterable[Warn]) -> list[dict[str, str]]:
-    return [asdict(warning) for warning in warnings]
+    return [{"code": warning.code, "message": with_ids(warning.message)} for warning in warnings]
 
 
-def inspection(result: Inspection) -> dict[str, Any]:
-    """``inspect --json``."""
-    return {**asdict(result), "warnings": _warnings(result.warnings)}
+def inspection(result: Inspection, *, found: Found | None = None) -> dict[str, Any]:
+    """``inspect --json``; ``found`` is the repository at the Hub that was read, if it was one."""
+    read = {"id": found.repo, "revision": found.revision, "commit": found.commit} if found else None
+    return {**asdict(result), "warnings": _warnings(result.warnings), **({"hub": read} if read else {})}
 
 
 def converted(result: Converted, *, dry_run: bool = False, verified: bool = False) -> dict[str, Any]:
@@ -119,7 +122,7 @@ def families(rows: Iterable[Family], composites: Iterable[Composite] = ()) -> di
 
 def error(raised: RopetoolError) -> dict[str, Any]:
     """What ``--json`` prints for an error."""
-    return {"error": {"code": raised.code, "message": raised.message, **raised.fields}}
+    return {"error": {"code": raised.code, "message": with_ids(raised.message), **raised.fields}}
 
 
 def recall(rows: Iterable[tuple[str, Iterable[Recall]]]) -> dict[str, Any]:

@@ -10,10 +10,12 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from ropetool.checkpoint.hub import with_ids
 from ropetool.families.decoder import no_conversion
 from ropetool.families.reading import Warn
 
 if TYPE_CHECKING:
+    from ropetool.checkpoint.hub_id import Found
     from ropetool.convert import Converted
     from ropetool.detect import Inspection, RopeFact
     from ropetool.engines.writing import WrittenFor
@@ -55,7 +57,7 @@ def _grid(
 
 def warnings(found: Iterable[Warn]) -> RenderableType:
     """One line per warning."""
-    lines = [Text.assemble(("warning ", "yellow"), (f"[{w.code}] ", "dim"), w.message) for w in found]
+    lines = [Text.assemble(("warning ", "yellow"), (f"[{w.code}] ", "dim"), with_ids(w.message)) for w in found]
     return Group(*lines)
 
 
@@ -69,9 +71,11 @@ def _rotation(fact: RopeFact) -> str:
     return ", ".join(parts)
 
 
-def inspection(result: Inspection) -> RenderableType:
-    """What ``inspect`` shows."""
+def inspection(result: Inspection, *, found: Found | None = None) -> RenderableType:
+    """What ``inspect`` shows; ``found`` is the repository at the Hub that was read, if it was one."""
     rows: list[tuple[str, RenderableType]] = [("model type", result.model_type), ("scheme", result.scheme)]
+    if found:
+        rows.insert(0, ("read at", f"{found.revision}, commit {found.commit}"))
     if result.pairing:
         rows.append(("pairing", Text(result.pairing, style="bold green")))
     rows += [(f"  by {evidence.source}", f"{evidence.says}: {evidence.detail}") for evidence in result.evidence]
