@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from ropetool.checkpoint.floats import NUMPY_DTYPES, decode_floats
 from ropetool.checkpoint.folder import Checkpoint
 from ropetool.checkpoint.shards import Shard, Tensor
 from ropetool.families.reading import Reading, Rotation, Warn
@@ -19,7 +20,6 @@ from ropetool.rope.frequencies import Floats
 EXACT, ROUNDED = 1e-5, 2e-2
 ROUNDED_AT_TOKENS = 4096
 SUFFIX = "rotary_emb.inv_freq"
-_NUMPY_DTYPES = {"F16": "<f2", "F32": "<f4", "F64": "<f8"}
 
 
 def saved_frequencies(checkpoint: Checkpoint) -> Iterator[tuple[Shard, Tensor]]:
@@ -35,11 +35,7 @@ def read_floats(shard: Shard, tensor: Tensor) -> Floats | None:
     with shard.path.open("rb") as file:
         file.seek(tensor.start)
         raw = file.read(tensor.size_bytes)
-    if tensor.dtype == "BF16":
-        widened = np.left_shift(np.frombuffer(raw, dtype="<u2").astype(np.uint32), 16)
-        return widened.astype(np.uint32).view(np.float32).astype(np.float64)
-    dtype = _NUMPY_DTYPES.get(tensor.dtype)
-    return None if dtype is None else np.frombuffer(raw, dtype=dtype).astype(np.float64)
+    return decode_floats(raw, tensor.dtype)
 
 
 def encode_floats(values: Floats, dtype: str) -> bytes | None:
@@ -47,7 +43,7 @@ def encode_floats(values: Floats, dtype: str) -> bytes | None:
     if dtype == "BF16":
         bits = values.astype(np.float32).view(np.uint32)
         return bytes(((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype("<u2").tobytes())
-    name = _NUMPY_DTYPES.get(dtype)
+    name = NUMPY_DTYPES.get(dtype)
     return None if name is None else values.astype(name).tobytes()
 
 

@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
+from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from ropetool.families.decoder import no_conversion
@@ -14,6 +15,7 @@ from ropetool.families.reading import Warn
 if TYPE_CHECKING:
     from ropetool.convert import Converted
     from ropetool.detect import Inspection
+    from ropetool.diff import Diff
     from ropetool.errors import RopetoolError
     from ropetool.evaluate import Evaluation, Recall
     from ropetool.extend import Extended
@@ -34,6 +36,8 @@ def _plain(value: Any) -> Any:
         return [_plain(entry) for entry in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None
+    if isinstance(value, Enum):
+        return value.value
     return value if isinstance(value, (str, int, float, bool, type(None))) else str(value)
 
 
@@ -84,6 +88,14 @@ def evaluation(result: Evaluation) -> dict[str, Any]:
         for b in result.lengths
     ]
     return {**asdict(result), "lengths": lengths}
+
+
+def difference(result: Diff) -> dict[str, Any]:
+    """``diff --json``."""
+    differences = [{**asdict(found), **found.facts} for found in result.differences]
+    for entry in differences:
+        del entry["facts"]
+    return {**asdict(result), "same": result.same, "differences": differences, "notes": _warnings(result.notes)}
 
 
 def families(rows: Iterable[Family], composites: Iterable[Composite] = ()) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
@@ -16,10 +17,12 @@ from ropetool.families.reading import Warn
 if TYPE_CHECKING:
     from ropetool.convert import Converted
     from ropetool.detect import Inspection, RopeFact
+    from ropetool.diff import Diff
     from ropetool.engines.writing import WrittenFor
     from ropetool.evaluate import Bin, Evaluation, Recall
     from ropetool.extend import Extended
     from ropetool.families.decoder import Composite
+    from ropetool.families.difference import Difference, What
     from ropetool.families.family import Family
     from ropetool.families.verdict import Verification
 
@@ -189,6 +192,27 @@ def recall(rows: Sequence[tuple[str, Sequence[Recall]]]) -> RenderableType:
         [(name, *(f"{cell.share:.0%}  ({cell.correct}/{cell.trials})" for cell in cells)) for name, cells in rows],
         numbers=True,
     )  # fmt: skip
+
+
+def difference(result: Diff) -> RenderableType:
+    """What ``diff`` shows: tensors that differ alike in one line."""
+    head = Text(result.summary, style="bold green" if result.same else "bold")
+    compared = f"{result.tensors} tensors compared, {result.turning} of them of q and k" if result.tensors else ""
+    alike: dict[tuple[What, str, str], list[Difference]] = {}
+    for found in result.differences:
+        alike.setdefault((found.what, re.sub(r"\.\d+\.", ".*.", found.where), found.detail), []).append(found)
+    rows = [
+        (what.value, f"{where} ({len(lines)})" if len(lines) > 1 else lines[0].where, _value(lines[0].a),
+         _value(lines[0].b), detail)
+        for (what, where, detail), lines in alike.items()
+    ]  # fmt: skip
+    table = _grid(f"{result.a} and {result.b}", ["what", "where", "first", "second", "detail"], rows)
+    notes = Group(*(Text.assemble(("note ", "cyan"), (f"[{n.code}] ", "dim"), n.message) for n in result.notes))
+    return Group(head, *([Text(compared)] if compared else []), *([table] if rows else []), notes)
+
+
+def _value(value: object) -> str:
+    return f"{value:.10g}" if isinstance(value, float) else _short(value)
 
 
 def families(rows: Sequence[Family], composites: Sequence[Composite] = ()) -> RenderableType:
