@@ -82,7 +82,8 @@ class Kind:
     ``default`` is the block that the class uses where config.json has none. ``theta_key`` is the top-level key of the
     base in configs of the version-4 style, empty where the class reads none. ``instead`` maps keys of the geometry to
     those that these layers take it from, where config.json has them; ``kv_factor`` is how many times the config's
-    key-value heads they have. The first kind of a row is the one that an extension scales.
+    key-value heads they have. ``scaled_by_flat``: a ``rope_scaling`` that is not nested scales them. The first kind of
+    a row is the one that an extension scales.
     """
 
     layer_type: str
@@ -90,6 +91,7 @@ class Kind:
     theta_key: str = ""
     instead: Mapping[str, str] = field(default_factory=dict)
     kv_factor: int = 1
+    scaled_by_flat: bool = False
 
 
 @dataclass(frozen=True)
