@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ropetool.checkpoint.adapter import is_adapter
-from ropetool.checkpoint.config import earlier_extension
 from ropetool.checkpoint.folder import Checkpoint, checkpoint_directory, has_guard, open_checkpoint
 from ropetool.checkpoint.pickled import pickled_files
 from ropetool.checkpoint.shards import no_progress
@@ -168,8 +167,8 @@ def _extended(a: Reading, b: Reading) -> str | None:
     for one, two, words in ((a, b, "the second is the first, extended"), (b, a, "the first is the second, extended")):
         if extension_fault(one, two) is None:
             scaling = two.rotations[0].scaling.name
-            by = earlier_extension(two.config).get("method") or scaling
-            return f"{words} by {by} from {one.length} to {two.length} tokens"
+            by = two.extension.get("method") or scaling
+            return f"{words} by {by} from {one.reach} to {two.reach} tokens"
     return None
 
 

@@ -564,10 +564,16 @@ def test_a_key_of_one_config_alone_is_a_note(checkpoint, tmp_path: Path) -> None
 # --- extended -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("method", [Method.YARN, Method.LINEAR, Method.NTK])
+SETTINGS: dict[Method, dict[str, Any]] = {
+    Method.LONGROPE: {"short_factor": [1.0] * 8, "long_factor": [1.0 + i for i in range(8)]},
+    Method.ABF: {"base": 40000.0},
+}
+
+
+@pytest.mark.parametrize("method", [method for method in Method if method is not Method.NONE])
 def test_an_extended_pair_is_told_as_one(method: Method, checkpoint, tmp_path: Path) -> None:
     other = tmp_path / "out"
-    extend.apply(extend.plan(checkpoint("llama"), other, method, to=256))
+    extend.apply(extend.plan(checkpoint("llama"), other, method, to=256, settings=SETTINGS.get(method)))
     for pair, words in (
         ((checkpoint("llama"), other), "the second is the first"),
         ((other, checkpoint("llama")), "the first is"),
@@ -576,6 +582,11 @@ def test_an_extended_pair_is_told_as_one(method: Method, checkpoint, tmp_path: P
         assert result.summary.startswith(words)
         assert f"extended by {method.value} from 64 to 256 tokens; nothing else differs" in result.summary
         assert {found.part_of for found in result.differences} == {PartOf.EXTENSION}
+
+
+def test_an_extension_whose_length_does_not_follow_is_none(checkpoint, tmp_path: Path) -> None:
+    other = tmp_path / "out"
+    extend.apply(extend.plan(checkpoint("llama"), other, Method.YARN, to=256))
     edit_json(other / "config.json", max_position_embeddings=512)
     assert "extended" not in diff(checkpoint("llama"), other).summary
 

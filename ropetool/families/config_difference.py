@@ -9,12 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from ropetool.checkpoint.config import BLOCKS, MARKER, SHARED_KEYS, earlier_extension
+from ropetool.checkpoint.config import BLOCKS, MARKER, SHARED_KEYS
 from ropetool.errors import TwinError
 from ropetool.families.difference import Difference, PartOf, What
 from ropetool.families.family import Family
 from ropetool.families.lengths import OTHER_LENGTH_KEYS
 from ropetool.families.reading import Reading, Rotation, Warn
+from ropetool.families.recipes import SCALING_KEYS
 from ropetool.families.twin_rows import twin_row
 from ropetool.families.twins import twin_config
 from ropetool.rope.frequencies import Scaling
@@ -29,12 +30,7 @@ OUTSIDE_THE_LOGITS = frozenset(
 )
 TRAINING_ENDINGS = ("_token_id", "_dropout", "_pdrop")
 # Keys of a rope block that a scaling method reads; every other one (mRoPE sections, for one) is compared as it is.
-BLOCK_KEYS = frozenset(
-    (
-        *("rope_type", *SHARED_KEYS, "factor", "attention_factor", "beta_fast", "beta_slow", "truncate", "mscale"),
-        *("mscale_all_dim", "low_freq_factor", "high_freq_factor", "short_factor", "long_factor"),
-    )
-)
+BLOCK_KEYS = SCALING_KEYS | set(SHARED_KEYS)
 WIDTHS = ("head_dim", "rope_start", "rotary_dim", "latent_dim", "value_dim", "experts")
 # Float32 keeps a factor of cos and sin to 1e-7; people write it with 5 digits or more.
 SAME_FACTOR = 1e-6
@@ -157,7 +153,7 @@ def _with_effect(differing: list[Difference], a: Rotation, b: Rotation, second: 
     if not differing:
         return []
     first, *rest = differing
-    method = earlier_extension(second.config).get("method")
+    method = second.extension.get("method")
     by = f"; the second was extended by {method}" if method and method != b.scaling.name else ""
     detail = f"{_effect(a, b)}{by}"
     return [Difference(first.what, first.where, first.a, first.b, f"{first.detail}; {detail}"), *rest]
