@@ -25,6 +25,7 @@ from ropetool.checkpoint.shards import Shard, Tensor, copy_file, no_progress, wr
 from ropetool.engines.flags import EngineFlags, Served, engine_flags
 from ropetool.errors import ConfigError, MethodError, ShapeError, UsageError
 from ropetool.families.buffers import ROUNDED, encode_floats, read_floats, saved_frequencies
+from ropetool.families.kv_cache import KvCache, kv_cache
 from ropetool.families.lengths import Change, LengthEdits, length_edits, restored_lengths, to_json
 from ropetool.families.methods import Method, Weights
 from ropetool.families.native import native_of, new_length
@@ -70,6 +71,7 @@ class Extended:
     length: int
     theta: float
     attention_factor: float
+    kv_cache: KvCache
     changed: tuple[Change, ...]
     engines: tuple[EngineFlags, ...]
     warnings: tuple[Warn, ...]
@@ -125,6 +127,7 @@ def plan(
         length=length,
         theta=block.theta,
         attention_factor=scaling.attention_factor,
+        kv_cache=kv_cache(reading, length),
         changed=(*changes_of(text, written, CONFIG, prefix), *edits.changes),
         engines=engine_flags(Served(method.value, scale, native.length, length, block.theta, style)),
         warnings=(
@@ -152,6 +155,7 @@ def _undoing(checkpoint: Checkpoint, reading: Reading, destination: Path, weight
         length=length,
         theta=rotation.scaling.theta,
         attention_factor=rotation.scaling.attention_factor,
+        kv_cache=kv_cache(before, length),
         changed=(*changes, *edits.changes),
         engines=(),
         warnings=_links(weights),

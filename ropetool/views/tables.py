@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from ropetool.families.decoder import Composite
     from ropetool.families.difference import Difference, What
     from ropetool.families.family import Family
+    from ropetool.families.kv_cache import KvCache
     from ropetool.families.verdict import Verification
 
 
@@ -126,6 +127,7 @@ def extended(result: Extended, *, dry_run: bool = False) -> RenderableType:
             ("length", f"{result.length} tokens"),
             ("theta", f"{result.theta:.10g}"),
             ("attention factor", f"{result.attention_factor:.6g}"),
+            ("KV cache", _kv_cache(result.kv_cache)),
         ],
     )
     changes = _grid(
@@ -137,6 +139,18 @@ def extended(result: Extended, *, dry_run: bool = False) -> RenderableType:
     )
     nothing = Text("nothing to change: the source has this extension already")
     return Group(facts, changes if result.changed else nothing, flags, warnings(result.warnings))
+
+
+def _kv_cache(cache: KvCache) -> str:
+    """The memory of one sequence, by the dtype of the cache."""
+    if not cache.bytes:
+        return f"no figure: {cache.note}"
+    sizes = " or ".join(f"{size(number)} in {dtype}" for dtype, number in cache.bytes.items())
+    grows = f"{size(cache.bytes_per_token['bf16'])} per further token in bf16"
+    expanded = (
+        f"; {size(cache.expanded_bytes['bf16'])} in bf16 with k and v of every head" if cache.expanded_bytes else ""
+    )
+    return f"{sizes} for {cache.length} tokens, {grows}{expanded}" + (f"; {cache.note}" if cache.note else "")
 
 
 def _short(value: object) -> str:
