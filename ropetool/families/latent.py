@@ -126,6 +126,9 @@ ROWS: tuple[Family, ...] = (
         "deepseek_v4", INTERLEAVED, (Moved("wq_b", Q, "q"), Moved("wkv", ONE_HEAD, "k")), (), COMPLEX, attention="attn",
         keys=GeometryKeys(share_in_block=True, rope_at_end=True),
         kinds={"compress": "compress_rope_theta", "main": "rope_theta"},
+        kind_facts={"compress": {"added_to_flat_yarn": {"attention_factor": 1.0}}},
+        methods=frozenset(("default",)),
+        methods_reason="its compressed layers are trained with YaRN, and an attention factor that the class sets to 1",
         refusal="one latent is both k and v, and is rotated back after the attention: v turns with k, so the layout "
         "cannot change without the columns of the output projection",
     ),
