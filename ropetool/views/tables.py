@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ropetool.evaluate import Bin, Evaluation, Recall
     from ropetool.extend import Extended
     from ropetool.families.decoder import Composite
-    from ropetool.families.difference import Difference, What
+    from ropetool.families.difference import Difference
     from ropetool.families.family import Family
     from ropetool.families.kv_cache import KvCache
     from ropetool.families.verdict import Verification
@@ -212,17 +212,23 @@ def difference(result: Diff) -> RenderableType:
     """What ``diff`` shows: tensors that differ alike in one line."""
     head = Text(result.summary, style="bold green" if result.same else "bold")
     compared = f"{result.tensors} tensors compared, {result.turning} of them of q and k" if result.tensors else ""
-    alike: dict[tuple[What, str, str], list[Difference]] = {}
+    alike: dict[tuple[object, ...], list[Difference]] = {}
     for found in result.differences:
-        alike.setdefault((found.what, re.sub(r"\.\d+\.", ".*.", found.where), found.detail), []).append(found)
-    rows = [
-        (what.value, f"{where} ({len(lines)})" if len(lines) > 1 else lines[0].where, _value(lines[0].a),
-         _value(lines[0].b), detail)
-        for (what, where, detail), lines in alike.items()
-    ]  # fmt: skip
+        place = re.sub(r"\.\d+\.", ".*.", found.where)
+        alike.setdefault((found.what, found.how, found.part_of, str(found.a), str(found.b), place), []).append(found)
+    rows = [_alike(lines, str(key[-1])) for key, lines in alike.items()]
     table = _grid(f"{result.a} and {result.b}", ["what", "where", "first", "second", "detail"], rows)
     notes = Group(*(Text.assemble(("note ", "cyan"), (f"[{n.code}] ", "dim"), n.message) for n in result.notes))
     return Group(head, *([Text(compared)] if compared else []), *([table] if rows else []), notes)
+
+
+def _alike(lines: Sequence[Difference], place: str) -> tuple[str, ...]:
+    """One row for differences of one kind; where they say different things, the one with the largest number does."""
+    most = max(lines, key=lambda line: line.facts.get("max_abs_diff") or line.facts.get("rows_differing") or 0)
+    several = len(lines) > 1
+    at_most = "at most: " if len({line.detail for line in lines}) > 1 else ""
+    where = f"{place} ({len(lines)})" if several else most.where
+    return most.what.value, where, _value(most.a), _value(most.b), f"{at_most}{most.detail}"
 
 
 def _value(value: object) -> str:

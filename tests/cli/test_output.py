@@ -130,6 +130,14 @@ def test_diff(run, checkpoint, tmp_path: Path) -> None:
     assert shown.code == 1
     assert "model.layers.*.self_attn.q_proj.weight" in shown.out
     assert "the same model in the other layout" in shown.out
+    for side, sections in (("a", [2, 3, 3]), ("b", [4, 2, 2])):
+        (tmp_path / side).mkdir()
+        block = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": sections}
+        (tmp_path / side / "config.json").write_text((source / "config.json").read_text("utf-8"), encoding="utf-8")
+        edit_json(tmp_path / side / "config.json", rope_parameters=block)
+    bare = run("diff", tmp_path / "a", tmp_path / "b")
+    assert (bare.code, "mrope_section" in bare.out, "[4, 2, 2]" in bare.out) == (1, True, True)
+    assert "[no-weights]" in bare.out
     refused = run("diff", source, tmp_path / "nothing", "--json")
     assert (refused.code, refused.json["error"]["code"]) == (2, "missing-file")
 
