@@ -80,6 +80,14 @@ def verification(result: Verification) -> dict[str, Any]:
     return asdict(result)
 
 
+def difference(result: Diff) -> dict[str, Any]:
+    """``diff --json``."""
+    differences = [{**asdict(found), **found.facts} for found in result.differences]
+    for entry in differences:
+        del entry["facts"]
+    return {**asdict(result), "same": result.same, "differences": differences, "notes": _warnings(result.notes)}
+
+
 def evaluation(result: Evaluation) -> dict[str, Any]:
     """``evaluate --json``."""
     lengths = [
@@ -88,14 +96,6 @@ def evaluation(result: Evaluation) -> dict[str, Any]:
         for b in result.lengths
     ]
     return {**asdict(result), "lengths": lengths}
-
-
-def difference(result: Diff) -> dict[str, Any]:
-    """``diff --json``."""
-    differences = [{**asdict(found), **found.facts} for found in result.differences]
-    for entry in differences:
-        del entry["facts"]
-    return {**asdict(result), "same": result.same, "differences": differences, "notes": _warnings(result.notes)}
 
 
 def families(rows: Iterable[Family], composites: Iterable[Composite] = ()) -> dict[str, Any]:

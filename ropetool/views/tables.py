@@ -185,29 +185,6 @@ def verification(result: Verification) -> RenderableType:
     return Group(head, checks, positions, more)
 
 
-def evaluation(result: Evaluation) -> RenderableType:
-    """What ``evaluate`` shows."""
-    against = result.against is not None
-    columns = ["positions", "loss", "perplexity", "tokens", *(["against", "gain"] if against else [])]
-    title = f"next-token loss of {result.checkpoint}, {result.dtype}"
-    return _grid(title, columns, map(_bin_row, result.lengths), numbers=True)
-
-
-def _bin_row(b: Bin) -> list[str]:
-    row = [f"{b.start}-{b.stop}", f"{b.loss:.3f}", f"{b.perplexity:.1f}", str(b.tokens)]
-    return row if b.against_loss is None else [*row, f"{b.against_loss:.3f}", f"{b.against_loss - b.loss:+.3f}"]
-
-
-def recall(rows: Sequence[tuple[str, Sequence[Recall]]]) -> RenderableType:
-    """Recall by length, one row per checkpoint."""
-    lengths = [f"{cell.length} tokens" for cell in rows[0][1]]
-    return _grid(
-        "recall: values stated early and asked for late", ["", *lengths],
-        [(name, *(f"{cell.share:.0%}  ({cell.correct}/{cell.trials})" for cell in cells)) for name, cells in rows],
-        numbers=True,
-    )  # fmt: skip
-
-
 def difference(result: Diff) -> RenderableType:
     """What ``diff`` shows: tensors that differ alike in one line."""
     head = Text(result.summary, style="bold green" if result.same else "bold")
@@ -233,6 +210,29 @@ def _alike(lines: Sequence[Difference], place: str) -> tuple[str, ...]:
 
 def _value(value: object) -> str:
     return f"{value:.10g}" if isinstance(value, float) else _short(value)
+
+
+def evaluation(result: Evaluation) -> RenderableType:
+    """What ``evaluate`` shows."""
+    against = result.against is not None
+    columns = ["positions", "loss", "perplexity", "tokens", *(["against", "gain"] if against else [])]
+    title = f"next-token loss of {result.checkpoint}, {result.dtype}"
+    return _grid(title, columns, map(_bin_row, result.lengths), numbers=True)
+
+
+def _bin_row(b: Bin) -> list[str]:
+    row = [f"{b.start}-{b.stop}", f"{b.loss:.3f}", f"{b.perplexity:.1f}", str(b.tokens)]
+    return row if b.against_loss is None else [*row, f"{b.against_loss:.3f}", f"{b.against_loss - b.loss:+.3f}"]
+
+
+def recall(rows: Sequence[tuple[str, Sequence[Recall]]]) -> RenderableType:
+    """Recall by length, one row per checkpoint."""
+    lengths = [f"{cell.length} tokens" for cell in rows[0][1]]
+    return _grid(
+        "recall: values stated early and asked for late", ["", *lengths],
+        [(name, *(f"{cell.share:.0%}  ({cell.correct}/{cell.trials})" for cell in cells)) for name, cells in rows],
+        numbers=True,
+    )  # fmt: skip
 
 
 def families(rows: Sequence[Family], composites: Sequence[Composite] = ()) -> RenderableType:
