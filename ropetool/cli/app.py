@@ -14,6 +14,7 @@ import typer
 from ropetool import __version__
 from ropetool.cli.convert import convert
 from ropetool.cli.demo import demo
+from ropetool.cli.doctor import doctor
 from ropetool.cli.evaluate import evaluate
 from ropetool.cli.extend import extend
 from ropetool.cli.families import families
@@ -29,7 +30,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for command in (inspect, convert, extend, verify, evaluate, families, demo):
+for command in (inspect, convert, extend, verify, evaluate, doctor, families, demo):
     app.command()(command)
 
 EXIT_INTERRUPTED = 128 + signal.SIGINT

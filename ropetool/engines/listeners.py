@@ -1,0 +1,8 @@
+"""The rows of doctor: every engine that is known to hear a config, in the order in which it is told."""
+
+from __future__ import annotations
+
+from ropetool.engines import transformers5
+from ropetool.engines.heard import Listener
+
+LISTENERS: tuple[Listener, ...] = (transformers5.ROW,)
