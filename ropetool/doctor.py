@@ -123,7 +123,7 @@ def _finding(listener: Listener, case: Case, length: int | None) -> Finding:
     if heard.refusal:
         return Finding(listener, heard, Verdict.LOADS_NOT, heard.refusal, _fix(listener, case, heard, length))
     if heard.unknown:
-        return Finding(listener, heard, Verdict.UNKNOWN, heard.unknown, listener.note)
+        return Finding(listener, heard, Verdict.UNKNOWN, heard.unknown, heard.note or listener.note)
     if case.conflict:
         return Finding(listener, heard, Verdict.UNKNOWN, "config.json contradicts itself", "make the keys agree")
     if heard.pairing is None:
@@ -131,7 +131,7 @@ def _finding(listener: Listener, case: Case, length: int | None) -> Finding:
         return Finding(listener, heard, Verdict.UNKNOWN, why, listener.note)
     found = faults(case, heard, length)
     if not found:
-        return Finding(listener, heard, Verdict.RIGHT, "", listener.note)
+        return Finding(listener, heard, Verdict.RIGHT, "", heard.note or listener.note)
     why = "; ".join(fault.said for fault in found)
     return Finding(listener, heard, Verdict.WRONG, why, _fix(listener, case, heard, length))
 
@@ -143,13 +143,17 @@ def _fix(listener: Listener, case: Case, heard: Heard, length: int | None) -> st
     found = () if heard.refusal else faults(case, heard, length)
     about = {fault.about for fault in found}
     if about == {"length"}:
-        return _length_fix(listener, case, length)
-    edit = repair(case, listener, length)
-    if edit is not None:
+        return "; ".join(filter(None, (_length_fix(listener, case, length), heard.note)))
+    edit = repair(case, listener, length) or (not heard.refusal and listener.flags(case))
+    if edit:
         return edit
     if about == {"pairing"} and heard.pairing is not None:
         return f"ropetool convert SRC DST --to {heard.pairing.value} --for {listener.engine.value}"
-    right = [row.source for row in LISTENERS if row is not listener and _is_right(row, case, length)]
+    right = [
+        f"{row.engine.value} {row.version}"
+        for row in LISTENERS
+        if row.engine is not listener.engine and _is_right(row, case, length)
+    ]
     return f"serve it with {right[0]}" if right else "extend it anew by a method that this engine knows"
 
 

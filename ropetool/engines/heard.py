@@ -61,7 +61,7 @@ class Heard:
 
     ``length`` is the longest context in tokens that it derives, None where it derives none; with ``stops`` it serves
     no more than that. ``ignores`` names the keys that say something, and that it does not read. ``refusal`` is why it
-    will not load the checkpoint, ``unknown`` why nothing can be said.
+    will not load the checkpoint, ``unknown`` why nothing can be said, and ``note`` what its user must know of this config.
     """
 
     turns: tuple[Turn, ...] = ()
@@ -71,14 +71,17 @@ class Heard:
     ignores: tuple[str, ...] = ()
     refusal: str = ""
     unknown: str = ""
+    note: str = ""
 
 
 @dataclass(frozen=True)
 class Listener:
     """One row: an engine, where that is known from, and the function that hears as it does.
 
-    ``part`` tells two rows of one engine apart. ``length_flag`` makes it serve a length (``--max-model-len {}``), and
-    ``note`` is what its user must know whatever the config says.
+    ``part`` tells two rows of one engine apart. ``length_flag`` makes it serve a length (``--max-model-len {}``),
+    ``override`` hands it keys in place of those of config.json (as JSON, in place of ``{}``), and ``flags`` are those
+    that make it turn as the checkpoint means whatever it heard, empty where there are none. ``note`` is what its user
+    must know whatever the config says.
     """
 
     engine: EngineName
@@ -88,6 +91,8 @@ class Listener:
     hears: Callable[[Case], Heard]
     part: str = ""
     length_flag: str = ""
+    override: str = ""
+    flags: Callable[[Case], str] = lambda case: ""
     note: str = ""
 
     @property

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from ropetool.engines import transformers5
+from ropetool.engines import exllamav2, llama_cpp, llama_cpp_runtime, sglang, transformers5, vllm
 from ropetool.engines.heard import Listener
 
-LISTENERS: tuple[Listener, ...] = (transformers5.ROW,)
+LISTENERS: tuple[Listener, ...] = (
+    transformers5.ROW,
+    vllm.ROW,
+    sglang.ROW,
+    llama_cpp.ROW,
+    llama_cpp_runtime.ROW,
+    exllamav2.ROW,
+)

@@ -28,14 +28,17 @@ Edit = Mapping[str, Any]
 
 def repair(case: Case, listener: Listener, served: int | None) -> str | None:
     """The edit in words, with the values to copy; None where no edit of the config helps."""
+    before = listener.hears(case)
+    short = _loads(before) and any(fault.about == "length" for fault in faults(case, before, served))
     for edit in _edits(case, listener):
         changes = {key: value for key, value in edit.items() if case.text.get(key) != value}
         repaired = _with(case, changes) if changes else None
         if repaired is None:
             continue
         heard = listener.hears(repaired)
-        if _loads(heard) and not [fault for fault in faults(repaired, heard, served) if fault.about != "length"]:
-            return _sentence(case, changes)
+        left = faults(repaired, heard, served) if _loads(heard) else None
+        if left is not None and not [fault for fault in left if fault.about != "length" or not short]:
+            return _sentence(case, changes, listener.override)
     return None
 
 
@@ -86,12 +89,25 @@ def _edits(case: Case, listener: Listener) -> Iterator[Edit]:
             yield edit | layout
 
 
-def _sentence(case: Case, changes: Edit) -> str:
+def _sentence(case: Case, changes: Edit, override: str) -> str:
+    flag = _flag(case, changes, override)
     where = ".".join(case.reading.decoder.path)
     inside = f"in {where} of config.json" if where else "at the top level of config.json"
     told = [f"set {_spelled(key, value)}" for key, value in changes.items() if value is not None]
     told += [f'remove "{key}"' for key, value in changes.items() if value is None]
-    return f"{inside}, {' and '.join(told)}"
+    return f"{flag}{inside}, {' and '.join(told)}"
+
+
+def _flag(case: Case, changes: Edit, override: str) -> str:
+    """The same edit as a flag of an engine that takes one, where it is a block in place of another."""
+    block = changes.get(BLOCKS[0])
+    if not override or block is None:
+        return ""
+    keys: dict[str, Any] = {BLOCKS[0]: block}
+    for key in reversed(case.reading.decoder.path):
+        keys = {key: keys}
+    text = json.dumps(keys)
+    return f"{override.format(text)}; or " if len(text) <= LONGEST_SPELLED else ""
 
 
 def _spelled(key: str, value: Any) -> str:

@@ -49,12 +49,17 @@ NESTED = Dialect(
 
 def hear(case: Case) -> Heard:
     """What transformers 5 makes of a config."""
+    return hear_by(FLAT, NESTED, case)
+
+
+def hear_by(flat: Dialect, nested: Dialect, case: Case) -> Heard:
+    """What a program makes of a config that its classes get from transformers 5, and compute by types of their own."""
     family = case.reading.family
     if family.kinds:
-        return _hear_kinds(case)
-    share = FLAT.share if SHARE in family.keys.rotary else (BLOCK,)
-    blocks = tuple(key for key in FLAT.blocks if key in family.blocks)
-    dialect = replace(FLAT, blocks=blocks, share=share)
+        return _hear_kinds(nested, case)
+    share = flat.share if SHARE in family.keys.rotary else (BLOCK,)
+    blocks = tuple(key for key in flat.blocks if key in family.blocks)
+    dialect = replace(flat, blocks=blocks, share=share)
     theta_keys = family.theta_keys or ("",)
     heard = heard_flat(dialect, case, theta_keys, family.theta_default, **_common(case))
     return _within_methods(case, heard)
@@ -73,7 +78,7 @@ def _within_methods(case: Case, heard: Heard) -> Heard:
     return heard
 
 
-def _hear_kinds(case: Case) -> Heard:
+def _hear_kinds(dialect: Dialect, case: Case) -> Heard:
     """Classes with a block per layer type; what stands flat in rope_parameters is not looked at."""
     top, family = case.text, case.reading.family
     blocks = top.get(BLOCKS[0]) if isinstance(top.get(BLOCKS[0]), Mapping) else {}
@@ -89,7 +94,7 @@ def _hear_kinds(case: Case) -> Heard:
         found = Found(f"{BLOCKS[0]}.{kind.layer_type}", block, top, case.reading.length)
         try:
             turn, unread = heard_turn(
-                NESTED, case, found, (kind.theta_key,), kind.default.get("rope_theta", family.theta_default), index
+                dialect, case, found, (kind.theta_key,), kind.default.get("rope_theta", family.theta_default), index
             )
         except Refused as refused:
             return Heard(refusal=str(refused), **_common(case))
