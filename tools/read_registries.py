@@ -1,4 +1,4 @@
-"""Write ropetool/engines/known.json: the model types that vLLM, SGLang, llama.cpp and exllamav2 know, and by which code.
+"""Write ropetool/engines/known.json: the model types that vLLM, SGLang, llama.cpp and exllamav2 know, by which code.
 
 Usage: python tools/read_registries.py VLLM SGLANG LLAMA_CPP EXLLAMAV2
 (the unpacked wheels of vllm 0.33.0, sglang 0.5.23 and exllamav2 0.3.2, and thirdparty/llama.cpp of the source package

@@ -107,8 +107,13 @@ def _turns(case: Case) -> tuple[tuple[Turn, ...], tuple[str, ...]]:
         raise Refused(f"architectures has {len(architectures)} entries, and it takes exactly one")
     if block.get("type") and block.get("rope_type"):
         raise Refused(f"{BLOCKS[1]} has both type and rope_type, and it takes exactly one")
-    if block.get("type", block.get("rope_type")) in ("su", "longrope") and ORIGINAL not in case.config:
+    name = block.get("type") or block.get("rope_type")
+    if name in ("su", "longrope") and ORIGINAL not in case.config:
         raise Refused(f"it needs {ORIGINAL} at the top level with longrope, and finds none")
+    needs = DIALECT.types[name].needs if name in DIALECT.types else ()
+    null = next((key for key in needs if key in block and block[key] is None), None)
+    if null:
+        raise Refused(f"{BLOCKS[1]}.{null} is null, and it computes with it")
     default = THETA_DEFAULT_GEMMA3 if case.reading.model_type in GEMMA3 else THETA_DEFAULT
     found = Found(BLOCKS[1] if block else "", block, top, _length(case))
     main, passed_over = heard_turn(DIALECT, case, found, ("rope_theta",), default)

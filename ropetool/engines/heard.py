@@ -61,7 +61,7 @@ class Heard:
 
     ``length`` is the longest context in tokens that it derives, None where it derives none; with ``stops`` it serves
     no more than that. ``ignores`` names the keys that say something, and that it does not read. ``refusal`` is why it
-    will not load the checkpoint, ``unknown`` why nothing can be said, and ``note`` what its user must know of this config.
+    will not load the checkpoint, ``unknown`` why nothing can be said, ``note`` what its user must know of this config.
     """
 
     turns: tuple[Turn, ...] = ()

@@ -29,6 +29,7 @@ BLOCK, TOP = Place.BLOCK, Place.TOP
 FULL, LOCAL = "full_attention", "sliding_attention"
 LOCAL_THETAS = ("local_rope_theta", "rope_local_theta", "rope_theta_local", "swa_rope_theta", "rope_local_base_freq")
 LLAMA3_DEFAULTS = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+RUNTIME_THETA = 10000.0  # what the runtime takes where the GGUF has no base
 VERSION = "b11549"
 UNREAD = dict.fromkeys(
     [
@@ -107,6 +108,9 @@ def hear(case: Case) -> Heard:
 
 def _types(gguf: Gguf) -> dict[str, TypeRead]:
     """The types that it writes for an architecture; of all others it writes the base alone."""
+    lists = TypeRead("longrope", ("short_factor", "long_factor"), original=(BLOCK, TOP, 4096), computes=_with_attention)
+    if gguf.gguf == "PHI3":  # phi.py writes the lists, and no scaling of another type
+        return {"longrope": lists, "su": lists}
     if gguf.gguf == "NEMOTRON":  # a factor is linear, whatever the type is called
         return dict.fromkeys(("linear", "dynamic", "yarn", "llama3"), TypeRead("linear", ("factor",)))
     types = {}
@@ -122,9 +126,7 @@ def _types(gguf: Gguf) -> dict[str, TypeRead]:
     if gguf.gguf.startswith("GEMMA4"):
         types["proportional"] = TypeRead("proportional", (SHARE,))
     if gguf.longrope:
-        lists = ("short_factor", "long_factor")
-        types["longrope"] = TypeRead("longrope", lists, original=(BLOCK, TOP, 4096), computes=_with_attention)
-        types["su"] = types["longrope"]
+        types |= {"longrope": lists, "su": lists}
     return types
 
 
@@ -140,26 +142,59 @@ def _with_attention(scaling: Scaling, case: Case) -> Scaling:
 
 def _main_turn(case: Case, read: Read) -> tuple[Turn, tuple[str, ...]]:
     """The rotation of all layers, or of those with full attention, and the keys passed over; raises `Refused`."""
-    block, types = read.block, _types(gguf_of(case))
-    name = block.get("rope_type", block.get("type"))
+    block, gguf = dict(read.block), gguf_of(case)
+    # transformers 4 lays type over rope_type, in the block that it knows.
+    names = ("type", "rope_type") if read.where == BLOCKS[1] else ("rope_type", "type")
+    name = next((block[key] for key in names if key in block), None)
+    if name is None and "rope_type" in block and gguf.llama3:
+        raise Refused(f"{read.where}.rope_type is null, and it computes with it")
+    if name in _needing_original(gguf, read) and _original(read) is None:
+        raise Refused(f"{read.where} has no {ORIGINAL}, which it needs")
+    types = _types(gguf)
     if name in ("linear", "yarn") and block.get("factor") is None:
         types = {}  # it warns of an unknown rope type, and goes on
-    elif name == "yarn" and block.get(ORIGINAL) is None and (read.nested or read.top.get(ORIGINAL) is None):
-        raise Refused(f"{read.where} has no {ORIGINAL}, which its yarn needs")
-    elif name == "llama3":
+    if name == "llama3":
         block = {**LLAMA3_DEFAULTS, **block}
-    places = (BLOCK,) if read.nested else (BLOCK, TOP)
-    dialect = Dialect((), types, theta=places, share=places, other=Other.PLAIN)
+    if "attn_factor" in block:
+        block.setdefault("attention_factor", block["attn_factor"])
+    block["rope_theta"] = _theta(case, read)
+    share = (BLOCK,) if read.nested else (BLOCK, TOP)
+    dialect = Dialect((), types, theta=(BLOCK,), share=share, names=names, other=Other.PLAIN)
     found = Found(read.where, block, {} if read.nested else read.top, case.reading.length)
-    theta_keys = case.reading.family.theta_keys or ("",)
-    return heard_turn(dialect, case, found, theta_keys, _class_theta(case, 0, read))
+    return heard_turn(dialect, case, found, (), None)
 
 
-def _class_theta(case: Case, index: int, read: Read) -> float:
-    """The base where the config has none: that of transformers' class, or beside nested blocks the runtime's own."""
+def _needing_original(gguf: Gguf, read: Read) -> tuple[Any, ...]:
+    """The types that it raises for where no original length is found.
+
+    transformers 4 fills Phi-3's in, but refuses a rope_scaling of another type, and then the bare config.json is read.
+    """
+    if gguf.gguf != "PHI3":
+        return ("yarn",) if read.block.get("factor") is not None else ()
+    return (read.block.get("rope_type", read.block.get("type")),) if read.where == BLOCKS[1] and read.block else ()
+
+
+def _original(read: Read) -> Any:
+    return read.block.get(ORIGINAL) if ORIGINAL in read.block or read.nested else read.top.get(ORIGINAL)
+
+
+def _theta(case: Case, read: Read) -> float:
+    """The base: of the block, else of the top level, else of transformers' class; for a null, that of the runtime."""
+    family, found = case.reading.family, read.block.get("rope_theta")
+    if found is None and not read.nested and "rope_theta" not in read.block:
+        key = next((key for key in family.theta_keys if key in read.top), None)
+        if key is None:
+            return _class_theta(case, 0)
+        found = read.top[key]
+    if found is not None:
+        return checked("the base", found)
+    if gguf_of(case).gguf == "PHI3":
+        raise Refused("the base is null, and it needs it")
+    return 1e6 if gguf_of(case).gguf == "GEMMA3" else RUNTIME_THETA
+
+
+def _class_theta(case: Case, index: int) -> float:
     family = case.reading.family
-    if read.nested:
-        return 1e6 if index == 0 and gguf_of(case).gguf == "GEMMA3" else 10000.0
     default = family.kinds[index].default.get("rope_theta") if family.kinds else None
     return float(default or family.theta_default)
 
@@ -171,7 +206,8 @@ def _local_turn(case: Case, index: int, read: Read) -> Turn:
     else:
         theta = read.local.get("rope_theta")
     rotation = case.reading.rotations[index]
-    base = _class_theta(case, index, read) if theta is None else checked("the base of local layers", theta)
+    absent = RUNTIME_THETA if read.nested else _class_theta(case, index)
+    base = absent if theta is None else checked("the base of local layers", theta)
     return Turn(rotation.layers, Default(base), rotation.geometry.rotary_dim)
 
 

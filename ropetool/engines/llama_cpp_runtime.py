@@ -78,9 +78,8 @@ def flags(case: Case) -> str:
     original = rotation.original_length or length
     served = Served(method, getattr(true, "factor", 1.0), original, length, true.theta, Style.DUAL)
     text = next(row.flags for row in engine_flags(served) if row.engine == EngineName.LLAMA_CPP.value)
-    if isinstance(true, Yarn):
-        text += "".join(f" --yarn-{key.replace('_', '-')} {getattr(true, key):g}" for key, standard in BETAS.items() if
-                        getattr(true, key) != standard)  # fmt: skip
+    for key in [key for key, standard in BETAS.items() if getattr(true, key, standard) != standard]:
+        text += f" --yarn-{key.replace('_', '-')} {getattr(true, key):g}"
     if method != "ntk" and heard.turns[0].scaling.theta != true.theta:
         text += f" --rope-freq-base {true.theta:.10g}"
     return text
@@ -93,6 +92,6 @@ def _is_standard(yarn: Yarn) -> bool:
 
 
 ROW = Listener(
-    EngineName.LLAMA_CPP, llama_cpp.VERSION, "src/llama-context.cpp, src/llama-model.cpp, src/models", Origin.READ, hear,
-    part="runtime", length_flag="-c {}", flags=flags,
+    EngineName.LLAMA_CPP, llama_cpp.VERSION, "src/llama-context.cpp, src/llama-model.cpp, src/models", Origin.READ,
+    hear, part="runtime", length_flag="-c {}", flags=flags,
 )  # fmt: skip

@@ -1,20 +1,24 @@
 """SGLang: transformers 5 reads its configs; the tables of cos and sin, and the length that it derives, are its own.
 
-Read in sglang 0.5.23 (it needs transformers 5.19.0): srt/layers/rotary_embedding (`get_rope` and the classes behind it),
-srt/utils/hf_transformers/common.py (`get_rope_config`, `get_context_length`), config.py (the override), and the calls of
-get_rope in srt/models.
+Read in sglang 0.5.23 (it needs transformers 5.19.0): srt/layers/rotary_embedding (`get_rope`, and the classes behind
+it), srt/utils/hf_transformers/common.py (`get_rope_config`, `get_context_length`) and config.py (the override), and the
+calls of get_rope in srt/models.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from ropetool.checkpoint.config import BLOCKS
 from ropetool.engines import transformers5
+from ropetool.engines.compare import faults
 from ropetool.engines.dialect import ORIGINAL, YARN_KEYS, Dialect, Place, TypeRead, find_block
 from ropetool.engines.heard import Case, Heard, Listener, Turn, pairing_heard
 from ropetool.engines.known import SGLANG
+from ropetool.engines.listen import values_of
 from ropetool.engines.names import EngineName, Origin
 from ropetool.engines.serving import (
     DEEPSEEK_YARN,
@@ -28,6 +32,7 @@ from ropetool.engines.serving import (
     unscaled,
     with_attention_of_length,
 )
+from ropetool.families.decoder import with_text_keys
 from ropetool.families.geometry import SHARE
 from ropetool.rope.frequencies import Scaling, Yarn
 
@@ -124,7 +129,7 @@ def hear(case: Case) -> Heard:
 
 
 def _dialects(file: str, above: bool) -> tuple[Dialect, Dialect]:
-    """How the class in ``file`` reads a block of all layers, and of one kind; ``above``: an original length lies above."""
+    """How the class in ``file`` reads a block of all layers, and of one kind; ``above``: with an original length there."""
     flat, nested = FLAT, NESTED
     if file in MLA_FILES:
         flat = replace(FLAT, types=always(DEEPSEEK_YARN, FLAT.types))
@@ -160,7 +165,7 @@ def _block(case: Case) -> Mapping[str, Any]:
 
 
 def _length(case: Case) -> int | None:
-    """get_context_length: the factor counts unless the original length lies in the block, where transformers puts it."""
+    """get_context_length: the factor counts unless the block holds the original length, as transformers makes it."""
     length = next((case.text[key] for key in LENGTH_KEYS if isinstance(case.text.get(key), int)), case.reading.length)
     block = _block(case)
     name = block.get("rope_type", block.get("type"))
@@ -169,7 +174,24 @@ def _length(case: Case) -> int | None:
     return int(length * factor) if isinstance(length, int) and isinstance(factor, (int, float)) else length
 
 
+def flags(case: Case) -> str:
+    """attn_factor is the key by which it takes an attention factor: a multiple of the one that it computes itself."""
+    heard, rotation = hear(case), case.reading.rotations[0]
+    if len(heard.turns) != 1 or heard.turns[0].scaling.attention_factor == rotation.scaling.attention_factor:
+        return ""
+    meant = {key: value for key, value in values_of(rotation.scaling).items() if key != "attention_factor"}
+    factor = rotation.scaling.attention_factor / heard.turns[0].scaling.attention_factor
+    keys: dict[str, Any] = {BLOCKS[0]: {**_block(case), **meant, ATTN_FACTOR: factor}}
+    overridden = with_text_keys(case.config, case.reading.decoder.path, **keys, **{BLOCKS[1]: None})
+    again = hear(Case(overridden, case.reading))
+    if not again.turns or any(fault.about != "length" for fault in faults(case, again)):
+        return ""
+    for key in reversed(case.reading.decoder.path):
+        keys = {key: keys}
+    return ROW.override.format(json.dumps(keys))
+
+
 ROW = Listener(
     EngineName.SGLANG, "0.5.23", "python/sglang/srt/layers/rotary_embedding and srt/utils/hf_transformers", Origin.READ,
-    hear, length_flag="--context-length {}", override="--json-model-override-args '{}'",
+    hear, length_flag="--context-length {}", override="--json-model-override-args '{}'", flags=flags,
 )  # fmt: skip

@@ -110,7 +110,7 @@ LONG_FOR_ALL = "serving past the original length, it takes the long factors for 
 
 
 def _one_set(scaling: Scaling, length: int | None) -> Scaling:
-    """Phi3LongRoPEScaledRotaryEmbedding takes the long factors for all prompts where it serves past the original length."""
+    """Phi3LongRoPEScaledRotaryEmbedding takes the long factors for all, where it serves past the original length."""
     if not isinstance(scaling, LongRope) or length is None or length <= scaling.original_length:
         return scaling
     return replace(scaling, short_factor=scaling.long_factor)
