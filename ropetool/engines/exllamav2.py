@@ -110,7 +110,7 @@ def _turns(case: Case) -> tuple[tuple[Turn, ...], tuple[str, ...]]:
     name = block.get("type") or block.get("rope_type")
     if name in ("su", "longrope") and ORIGINAL not in case.config:
         raise Refused(f"it needs {ORIGINAL} at the top level with longrope, and finds none")
-    needs = DIALECT.types[name].needs if name in DIALECT.types else ()
+    needs = DIALECT.types[name].needs if isinstance(name, str) and name in DIALECT.types else ()
     null = next((key for key in needs if key in block and block[key] is None), None)
     if null:
         raise Refused(f"{BLOCKS[1]}.{null} is null, and it computes with it")

@@ -70,7 +70,7 @@ UNSCALED_FILES = (
     *("starcoder2",),
 )
 # Classes that cut the base down to a whole number.
-WHOLE_FILES = ("granitemoe", "llama4", "mixtral", "phimoe", "starcoder2")
+WHOLE_FILES = ("granitemoe", "llama4", "mixtral", "starcoder2")
 # getattr(config, "rope_theta", 1000000), of a config that keeps the base in rope_parameters: always the default.
 THETA_FIXED = {"exaone4": 1e6, "exaone_moe": 1e6}
 # gemma3_causal.py computes the full layers by transformers' own functions, and the local ones from their base alone;
@@ -129,7 +129,7 @@ def hear(case: Case) -> Heard:
 
 
 def _dialects(file: str, above: bool) -> tuple[Dialect, Dialect]:
-    """How the class in ``file`` reads a block of all layers, and of one kind; ``above``: with an original length there."""
+    """How the class in ``file`` reads a block of all layers, and of one kind; ``above``: has an original length."""
     flat, nested = FLAT, NESTED
     if file in MLA_FILES:
         flat = replace(FLAT, types=always(DEEPSEEK_YARN, FLAT.types))
