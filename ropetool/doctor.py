@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -16,7 +17,7 @@ from ropetool.engines.listeners import LISTENERS
 from ropetool.engines.names import EngineName
 from ropetool.engines.repair import repair
 from ropetool.errors import ConfigError, NoRotaryError
-from ropetool.families.decoder import decoder_of
+from ropetool.families.decoder import decoder_of, with_text_keys
 from ropetool.families.reading import Reading, Warn, read_model
 
 
@@ -98,10 +99,10 @@ def _without_rope(config: Mapping[str, Any], error: ConfigError) -> Reading:
     decoder = decoder_of(config)
     unclear = {*BLOCKS, *decoder.family.theta_keys, "rope_theta", "partial_rotary_factor"}
     bare = _removed(config, decoder.path, unclear)
-    try:
-        return read_model(bare)
-    except ConfigError:
-        raise error from None
+    for neutral in ({}, {BLOCKS[0]: {"rope_type": "default", "rope_theta": decoder.family.theta_default}}):
+        with suppress(ConfigError):
+            return read_model(with_text_keys(bare, decoder.path, **neutral))
+    raise error
 
 
 def _removed(config: Mapping[str, Any], path: tuple[str, ...], keys: set[str]) -> dict[str, Any]:

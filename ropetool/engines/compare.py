@@ -50,7 +50,7 @@ def _of_turn(reading: Reading, rotation: Rotation, turn: Turn, served: int | Non
 
 
 def _lengths(reading: Reading, rotation: Rotation, served: int | None) -> tuple[int | None, ...]:
-    """The lengths in tokens at which the frequencies are compared: those of some methods change past the trained one."""
+    """The lengths in tokens to compare at: some methods change their frequencies past the trained one."""
     if served is not None:
         return (served,)
     original = rotation.original_length

@@ -68,7 +68,10 @@ class Dialect:
     * ``names``: the keys that name the rope type, the stronger first;
     * ``theta``, ``share``: where it looks for the base and the rotary share, in that order;
     * ``types``, ``other``: the rope types that it knows, and what it does with one that it does not;
-    * ``null``: whether a key that is there and null is taken as a value, so that computing with it fails.
+    * ``unnamed``: the type that it takes where a block names none; None: it raises;
+    * ``null``: whether a key that is there and null is taken as a value, so that computing with it fails;
+    * ``empty``: whether an empty object is taken for a block;
+    * ``exactly``: the keys that a block must have, no more and no fewer, where the class is so strict.
     """
 
     blocks: tuple[str, ...]
@@ -77,7 +80,10 @@ class Dialect:
     share: tuple[Place, ...] = (Place.TOP,)
     names: tuple[str, ...] = NAMES
     other: Other = Other.RAISES
+    unnamed: str | None = "default"
     null: bool = False
+    empty: bool = False
+    exactly: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -121,28 +127,34 @@ def find_block(dialect: Dialect, top: Mapping[str, Any], length: int | None) -> 
     """The block that the engine takes; an empty one where it finds none."""
     for where in dialect.blocks:
         block = top.get(where)
-        if isinstance(block, Mapping) and block:
+        if isinstance(block, Mapping) and (block or dialect.empty):
+            if dialect.exactly and set(block) != set(dialect.exactly):
+                raise Refused(f"its class takes a {where} of {', '.join(dialect.exactly)} and nothing else")
             return Found(where, block, top, length)
     return Found("", {}, top, length)
 
 
 def type_named(dialect: Dialect, found: Found) -> str | None:
-    """The rope type that the engine takes; ``default`` where none is named, None where null is."""
+    """The rope type that the engine takes; None where null is named."""
     for name in dialect.names:
         if name in found.block and (found.block[name] is not None or dialect.null):
             found.read.add(f"{found.where}.{name}")
             value = found.block[name]
             return None if value is None else str(value)
-    return "default"
+    return dialect.unnamed
 
 
 def scaling_heard(dialect: Dialect, found: Found, theta: float, case: Case) -> Scaling:
     """What the engine computes from the block that it found; raises `Refused` where it would raise."""
+    if not found.where:
+        return Default(theta)
     name = type_named(dialect, found)
     read = dialect.types.get(name or "")
     if read is None:
         if dialect.other is Other.RAISES:
-            raise Refused(f"it knows no rope type {name!r}")
+            raise Refused(
+                f"it knows no rope type {name!r}" if name else f"{found.where} names no rope type that it reads"
+            )
         return Default(theta)
     block: dict[str, Any] = {"rope_type": read.method}
     for key in (*read.needs, *read.takes):
@@ -154,7 +166,7 @@ def scaling_heard(dialect: Dialect, found: Found, theta: float, case: Case) -> S
         is_null = key in found.block and found.block[key] is None
         block[key] = read.nulls.get(key) if is_null else value
     if read.original:
-        block[ORIGINAL] = found.value(ORIGINAL, read.original, null=dialect.null)
+        block[ORIGINAL] = found.value(ORIGINAL, read.original, null=dialect.null and ORIGINAL not in read.nulls)
     try:
         return read.computes(scaling_from_block(block, theta, found.length), case)
     except ConfigError as error:

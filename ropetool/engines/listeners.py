@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from ropetool.engines import exllamav2, llama_cpp, llama_cpp_runtime, sglang, transformers5, vllm
+from ropetool.engines import exllamav2, llama_cpp, llama_cpp_runtime, sglang, transformers4, transformers5, vllm
 from ropetool.engines.heard import Listener
 
 LISTENERS: tuple[Listener, ...] = (
     transformers5.ROW,
+    transformers4.ROW,
     vllm.ROW,
     sglang.ROW,
     llama_cpp.ROW,

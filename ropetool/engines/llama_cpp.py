@@ -31,25 +31,11 @@ LOCAL_THETAS = ("local_rope_theta", "rope_local_theta", "rope_theta_local", "swa
 LLAMA3_DEFAULTS = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 RUNTIME_THETA = 10000.0  # what the runtime takes where the GGUF has no base
 VERSION = "b11549"
-UNREAD = dict.fromkeys(
-    [
-        "deepseek_v4",
-        "dots3_note",
-        "dots3_note_text",
-        "embedding_gemma2",
-        "hunyuan_v1_dense",
-        "hunyuan_v1_moe",
-        "hunyuan_vl",
-        "laguna",
-        "mellum",
-        "mimo_v2_flash",
-        "modernbert",
-        "muse_glimmer",
-        "pocket_tts",
-        "step3p7",
-    ],
-    OF_ITS_OWN,
-) | {"hy_v4": HY_V4}
+_OWN_WAYS = (
+    "deepseek_v4", "dots3_note", "dots3_note_text", "embedding_gemma2", "hunyuan_v1_dense", "hunyuan_v1_moe",
+    "hunyuan_vl", "laguna", "mellum", "mimo_v2_flash", "modernbert", "muse_glimmer", "pocket_tts", "step3p7",
+)  # fmt: skip
+UNREAD = dict.fromkeys(_OWN_WAYS, OF_ITS_OWN) | {"hy_v4": HY_V4}
 # deepseek.py and mistral3.py write mscale_all_dim, for graphs that read it.
 WITH_MSCALE = ("DEEPSEEK2", "DEEPSEEK32", "GLM_DSA", "MISTRAL3")
 
@@ -74,16 +60,19 @@ def gguf_of(case: Case) -> Gguf:
     return LLAMA_CPP[case.reading.model_type]
 
 
+def _object(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
 def read_block(case: Case) -> Read:
     """rope_parameters where the key is there, else rope_scaling; ``text_config`` is laid over the top level."""
     top = {**case.config, **case.text}
     where = BLOCKS[0] if BLOCKS[0] in top else BLOCKS[1]
-    found = top.get(where)
-    raw: Mapping[str, Any] = found if isinstance(found, Mapping) else {}
+    raw = _object(top.get(where))
     if FULL not in raw and LOCAL not in raw:
         return Read(where, raw, top, None)
     full, local = raw.get(FULL, raw), raw.get(LOCAL)
-    return Read(f"{where}.{FULL}", full or {}, top, local if isinstance(local, Mapping) else {})
+    return Read(f"{where}.{FULL}", _object(full), top, _object(local))
 
 
 def hear(case: Case) -> Heard:

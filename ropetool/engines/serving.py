@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from ropetool.checkpoint.config import BLOCKS
@@ -93,13 +93,21 @@ def file_of(case: Case, server: Server) -> str:
     return server.native.get(case.reading.family.model_type) or server.native.get(case.reading.model_type, "")
 
 
+def _objects(case: Case) -> Iterator[str]:
+    """Blocks within the blocks."""
+    for where in BLOCKS:
+        block = case.text.get(where)
+        if isinstance(block, Mapping):
+            yield from (f"{where}.{key}" for key, value in block.items() if isinstance(value, Mapping))
+
+
 def hear_served(case: Case, server: Server, flat: Dialect, nested: Dialect, unread: Mapping[str, str]) -> Heard:
     """What a server hears by its own class, or else by transformers'; ``unread`` says why it is not known of a type."""
     model_type = case.reading.model_type
-    if model_type in unread:
-        return Heard(unknown=unread[model_type])
-    inner = next((f"{key}.{kind}" for key in BLOCKS for kind, own in (case.text.get(key) or {}).items() if
-                   isinstance(own, Mapping)), None)  # fmt: skip
+    unknown = unread.get(model_type) or unread.get(case.reading.family.model_type)
+    if unknown:
+        return Heard(unknown=unknown)
+    inner = next(_objects(case), None)
     if model_type in server.native and inner and not case.reading.family.kinds:
         return Heard(refusal=f"{inner} is an object, and its class for {model_type} reads one flat block")
     if model_type in server.native:

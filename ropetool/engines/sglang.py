@@ -79,40 +79,13 @@ THETA_FIXED = {"exaone4": 1e6, "exaone_moe": 1e6}
 LOCAL_PLAIN_FILES = ("gemma3_causal", "gemma3n_causal")
 BY_TRANSFORMERS_FILES = ("gemma3_causal",)
 GEMMA4_FILES = ("gemma4_causal",)
-UNREAD = dict.fromkeys(
-    [
-        "afmoe",
-        "beam",
-        "dbrx",
-        "deepseek_v4",
-        "dots3_note",
-        "dots3_note_text",
-        "embedding_gemma2",
-        "embedding_gemma2_text",
-        "exaone",
-        "falcon_h1",
-        "granite_swa",
-        "granitemoe_swa",
-        "granitemoehybrid",
-        "hy_v4_vl",
-        "laguna",
-        "longcat_flash",
-        "mellum",
-        "mimo_v2_flash",
-        "minicpmv4_6",
-        "minimax_m3_vl",
-        "minimax_m3_vl_text",
-        "muse_glimmer",
-        "muse_spark",
-        "olmo3",
-        "qwen3_next",
-        "qwen4_exp",
-        "qwen4_exp_text",
-        "step3p7",
-        "zaya",
-    ],
-    OF_ITS_OWN,
-) | {"hy_v4": HY_V4}
+_OWN_WAYS = (
+    "afmoe", "beam", "dbrx", "deepseek_v4", "dots3_note", "dots3_note_text", "embedding_gemma2",
+    "embedding_gemma2_text", "exaone", "falcon_h1", "granite_swa", "granitemoe_swa", "granitemoehybrid",
+    "laguna", "longcat_flash", "mellum", "mimo_v2_flash", "minicpmv4_6", "minimax_m3_vl", "muse_glimmer",
+    "muse_spark", "olmo3", "qwen3_next", "qwen4_exp", "qwen4_exp_text", "step3p7", "zaya",
+)  # fmt: skip
+UNREAD = dict.fromkeys(_OWN_WAYS, OF_ITS_OWN) | {"hy_v4": HY_V4}
 LENGTH_KEYS = ("max_sequence_length", "seq_length", "max_seq_len", "model_max_length", "max_position_embeddings")
 
 
@@ -169,7 +142,8 @@ def _length(case: Case) -> int | None:
     length = next((case.text[key] for key in LENGTH_KEYS if isinstance(case.text.get(key), int)), case.reading.length)
     block = _block(case)
     name = block.get("rope_type", block.get("type"))
-    counted = ORIGINAL in block or name in ("llama3", "yarn", "longrope")
+    # A block per kind of layers has no factor of its own.
+    counted = ORIGINAL in block or name in ("llama3", "yarn", "longrope") or bool(case.reading.family.kinds)
     factor = 1.0 if counted else block.get("factor", 1.0)
     return int(length * factor) if isinstance(length, int) and isinstance(factor, (int, float)) else length
 

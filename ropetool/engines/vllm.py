@@ -29,6 +29,7 @@ from ropetool.engines.serving import (
     with_attention_of_length,
 )
 from ropetool.families.geometry import SHARE
+from ropetool.families.table import TABLE
 from ropetool.rope.frequencies import LongRope, Scaling
 from ropetool.rope.pairing import Pairing
 
@@ -58,25 +59,21 @@ _MLA_TYPES = always(DEEPSEEK_YARN, FLAT.types) | dict.fromkeys(
 GPT_OSS = TypeRead(
     "yarn", ("factor", "beta_fast", "beta_slow"), ("truncate",), {"truncate": False}, transformers5.FLAT_ORIGINAL
 )
-UNREAD = dict.fromkeys(
-    [
-        "deepseek_v4",
-        "dots3_note",
-        "dots3_note_text",
-        "hy_v4_vl",
-        "laguna",
-        "longcat_flash",
-        "mimo_v2_flash",
-        "minimax_m3_vl",
-        "minimax_m3_vl_text",
-        "muse_spark",
-        "step3p5",
-        "step3p7",
-    ],
-    OF_ITS_OWN,
-) | {"hy_v4": HY_V4}
+TYPES_OF_FILES: Mapping[str, Mapping[str, TypeRead]] = {
+    **dict.fromkeys(MLA_FILES, _MLA_TYPES),
+    "gpt_oss": dict.fromkeys(FLAT.types, GPT_OSS),
+}
+LONG_FOR_ALL = "serving past the original length, it takes the long factors for short prompts too"
+_OWN_WAYS = (
+    "deepseek_v4", "dots3_note", "dots3_note_text", "laguna", "longcat_flash", "mimo_v2_flash", "minimax_m3_vl",
+    "muse_spark", "step3p5", "step3p7",
+)  # fmt: skip
+UNREAD = dict.fromkeys(_OWN_WAYS, OF_ITS_OWN) | {"hy_v4": HY_V4}
 # _get_and_verify_max_len leaves the length of these as it is, and multiplies that of every other type by its factor.
 UNMULTIPLIED = ("longrope", "su", "llama3", "yarn")
+LEGACY = (("su", "longrope"), ("mrope", "default"))  # two names that it takes for one
+# It leaves every type with this in its name alone, whatever the block says.
+SCALED_ALREADY = frozenset(name for name in TABLE if "gemma3" in name)
 LENGTH_KEYS = (
     *("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "model_max_length"),
     *("max_target_positions", "max_sequence_length", "max_seq_length", "seq_len"),
@@ -85,28 +82,22 @@ LENGTH_KEYS = (
 
 def hear(case: Case) -> Heard:
     """What vLLM makes of a config."""
-    refusal = next(_two_names(case), "")
-    flat, file = FLAT, file_of(case, VLLM)
     if any(block.get("rope_type", block.get("type")) == "ntk" for _, block in _blocks(case)):
         return Heard(unknown="its rope type ntk is a formula of its own, which was not read")
-    if file in MLA_FILES:
-        flat = replace(FLAT, types=_MLA_TYPES)
-    elif file == "gpt_oss":
-        flat = replace(FLAT, types=dict.fromkeys(FLAT.types, GPT_OSS))
-    heard = hear_served(case, VLLM, flat, NESTED, UNREAD)
+    types = TYPES_OF_FILES.get(file_of(case, VLLM), FLAT.types)
+    heard = hear_served(case, VLLM, replace(FLAT, types=types), NESTED, UNREAD)
     if heard.refusal or heard.unknown:
         return heard
     pairing, length = pairing_heard(EngineName.VLLM, case), _length(case, heard)
-    heard = replace(heard, pairing=pairing, length=length, stops=True, refusal=refusal)
-    if not any(isinstance(turn.scaling, LongRope) for turn in heard.turns):
-        return heard
-    if pairing is Pairing.INTERLEAVED:
+    heard = replace(heard, pairing=pairing, length=length, stops=True, refusal=next(_two_names(case), ""))
+    return _with_longrope(heard) if any(isinstance(turn.scaling, LongRope) for turn in heard.turns) else heard
+
+
+def _with_longrope(heard: Heard) -> Heard:
+    if heard.pairing is Pairing.INTERLEAVED:
         return replace(heard, refusal="its longrope rotates halves only, and its class for this type interleaved")
-    turns = tuple(replace(turn, scaling=_one_set(turn.scaling, length)) for turn in heard.turns)
+    turns = tuple(replace(turn, scaling=_one_set(turn.scaling, heard.length)) for turn in heard.turns)
     return replace(heard, turns=turns, note=LONG_FOR_ALL)
-
-
-LONG_FOR_ALL = "serving past the original length, it takes the long factors for short prompts too"
 
 
 def _one_set(scaling: Scaling, length: int | None) -> Scaling:
@@ -122,9 +113,10 @@ def _two_names(case: Case) -> Iterator[str]:
         new, old = block.get("rope_type"), block.get("type")
         if "rope_type" in block and "type" in block and new != old and (old, new) not in LEGACY:
             yield f"{where} has rope_type {new!r} and type {old!r}, which it raises on"
-
-
-LEGACY = (("su", "longrope"), ("mrope", "default"))
+    for turn in transformers5.hear(case).turns[:1]:
+        old, new = next((block.get("type") for _, block in _blocks(case)), None), turn.scaling.name
+        if old is not None and old != new and (old, new) not in LEGACY:
+            yield f"transformers makes its type {old!r} into {new!r}, and it raises on both"
 
 
 def _blocks(case: Case) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -144,14 +136,16 @@ def _length(case: Case, heard: Heard) -> int | None:
     if not isinstance(length, int):
         return case.reading.length
     if any(isinstance(turn.scaling, LongRope) for turn in heard.turns):
-        original = case.text.get(ORIGINAL)
+        row = transformers5.VERSION.rows.get(case.reading.family.model_type)
+        original = (row.top(case) if row else case.text).get(ORIGINAL)
         return original if isinstance(original, int) else length
-    if "gemma3" in str(case.text.get("model_type", case.reading.model_type)):
+    if case.reading.family.model_type in SCALED_ALREADY:
         return length
     factor = 1.0
     for _, block in _blocks(case):
         if block.get("rope_type", block.get("type")) not in UNMULTIPLIED:
-            factor = block.get("factor", factor) or 1.0
+            said = block.get("factor", factor)
+            factor = said if isinstance(said, (int, float)) and said else 1.0
     return int(length * factor)
 
 

@@ -50,8 +50,10 @@ def test_no_row_names_a_type_or_a_file_that_is_not_known() -> None:
     }
     for engine, (there, named) in files.items():
         assert {*named} <= there, engine
-    for row, types in ((vllm, VLLM.native), (sglang, SGLANG.native), (llama_cpp, LLAMA_CPP)):
-        assert row.UNREAD.keys() <= types.keys(), row.__name__
+    for row, server in ((vllm, VLLM), (sglang, SGLANG)):
+        text_types = {COMPOSITES[name].text_type for name in server.native if name in COMPOSITES}
+        assert row.UNREAD.keys() <= {*server.native, *server.backend, *text_types}, row.__name__
+    assert llama_cpp.UNREAD.keys() <= LLAMA_CPP.keys()
     architectures = {row.gguf for row in LLAMA_CPP.values()}
     assert {*llama_cpp.WITH_MSCALE} <= architectures
     assert known.LLAMA_CPP is LLAMA_CPP

@@ -143,6 +143,8 @@ FACTS: tuple[tuple[str, dict[str, Any], str, Verdict, str, str], ...] = (
     ("kinds of layers", NESTED, "runtime", RIGHT, "", ""),
     ("kinds of layers", composite(NESTED, "gemma3", "gemma3_text"), "exllamav2", WRONG, "sliding_attention layers: ",
      ""),
+    ("a type that transformers renames", {**GEMMA3, "rope_scaling": {"type": "linear", "factor": 8.0}}, "vllm", NOT,
+     "raises on both", ""),
     ("gpt-oss", GPT_OSS, "vllm", RIGHT, "", ""),
     ("gpt-oss", GPT_OSS, "sglang", RIGHT, "", ""),
     ("gpt-oss", GPT_OSS, "runtime", WRONG, "truncate True instead of False", ""),

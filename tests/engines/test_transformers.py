@@ -6,19 +6,22 @@ Needs nothing but torch, transformers and pytest, and takes the row of the insta
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 import transformers
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from ropetool import doctor
-from ropetool.engines import transformers5
+from ropetool.engines import transformers4, transformers5
 from ropetool.engines.heard import Case, Heard, Listener
 
 MAJOR = int(transformers.__version__.split(".")[0])
-ROW: Listener = {5: transformers5.ROW}[MAJOR]
+ROW: Listener = {4: transformers4.ROW, 5: transformers5.ROW}[MAJOR]
 
 BASE = {
     "model_type": "llama", "hidden_size": 64, "intermediate_size": 32, "num_hidden_layers": 1,
@@ -96,10 +99,71 @@ ODD: dict[str, dict[str, Any]] = {
     "original above null": v5(YARN, original_max_position_embeddings=None),
     "nested in a flat class": {"rope_parameters": {"full_attention": {**YARN, "rope_theta": THETA}}},
 }
+# Classes that take their keys each in its own way, with two layers where those differ.
+TYPES = ["full_attention", "sliding_attention"]
+KINDS = {
+    "num_hidden_layers": 2, "layer_types": TYPES, "head_dim": 16, "query_pre_attn_scalar": 16, "pad_token_id": 0,
+    "sliding_window": 32,
+}  # fmt: skip
+LINEAR = {"rope_type": "linear", "factor": 8.0}
+TYPE_LINEAR = {"type": "linear", "factor": 8.0}
+SU = {"short_factor": [1.0] * 8, "long_factor": [2.0] * 8}
+FULL, LOCAL = {**YARN, "rope_theta": THETA}, {"rope_type": "default", "rope_theta": 2e4}
+V4_OR_V5 = {
+    "plain": {}, "base, v4": {"rope_theta": THETA}, "base, v5": v5({"rope_type": "default"}),
+    "yarn, v4": v4(YARN), "yarn, v5": v5(YARN), "yarn, head_dim": v4(YARN, head_dim=16),
+    "type, v4": v4(TYPE_LINEAR), "rope_type, v4": v4(LINEAR), "no name": v4({"factor": 2.0}), "null, v4": v4(None),
+    "both names, v4": v4({"type": "dynamic", **LINEAR}),
+}  # fmt: skip
+PHI3 = {
+    "plain": {}, "v4": {"rope_scaling": {**SU, "type": "longrope"}, **WITH_16},
+    "v5": v5({**SU, "rope_type": "longrope"}, **WITH_16), "yarn": v4(YARN), "five keys": v4({**LONG, **WITH_16}),
+    "dual": v5({**SU, "rope_type": "longrope"}, **WITH_16) | v4({**SU, "type": "longrope"}),
+    "su": {"rope_scaling": {**SU, "type": "su"}, **WITH_16}, "yarn, lists": v4({"type": "yarn", **SU}, **WITH_16),
+    "su, original in the block": {"rope_scaling": {**SU, "type": "su", **WITH_16}},
+    "original in the block alone": v5({**SU, "rope_type": "longrope", **WITH_16}),
+    "half turns": {"partial_rotary_factor": 0.5}, "half turns, v5": v5({"partial_rotary_factor": 0.5}),
+}  # fmt: skip
+GPT_NEOX = {
+    "plain": {}, "base": {"rotary_emb_base": 5e5}, "another's base": {"rope_theta": 5e5}, "share": {"rotary_pct": 0.5},
+    "v5": v5({"rope_type": "default", "partial_rotary_factor": 0.5}), "yarn, v5": v5(YARN),
+    "yarn, v4": {"rope_scaling": YARN, "rotary_emb_base": 5e5},
+}  # fmt: skip
+BOTH = {"full_attention": FULL, "sliding_attention": LOCAL}
+GEMMA3 = {
+    "plain": {}, "v4": {"rope_scaling": LINEAR, "rope_theta": THETA, "rope_local_base_freq": 2e4},
+    "v5": {"rope_parameters": BOTH}, "flat v5": v5(YARN), "type, v4": {"rope_scaling": TYPE_LINEAR},
+    "truncate": {"rope_parameters": {**BOTH, "full_attention": {**FULL, "truncate": False}}},
+    "both": {"rope_scaling": LINEAR, "rope_parameters": BOTH},
+    "one kind": {"rope_parameters": {"full_attention": FULL}}, "no base": {"rope_parameters": {"full_attention": YARN}},
+    "no original": {"rope_parameters": {"full_attention": {"rope_type": "yarn", "factor": 4.0}}},
+    "original above": {"rope_parameters": {"full_attention": FULL}, "original_max_position_embeddings": 32},
+}  # fmt: skip
+OLMO3 = {
+    "plain": {}, "v4": {"rope_scaling": YARN, "rope_theta": THETA}, "base": {"rope_theta": THETA},
+    "v5": {"rope_parameters": {**BOTH, "sliding_attention": {**LOCAL, "rope_theta": THETA}}},
+}  # fmt: skip
+MODERNBERT = {
+    "plain": {}, "v4": {"rope_scaling": LINEAR, "global_rope_theta": THETA, "local_rope_theta": 2e4},
+    "v5": {"rope_parameters": BOTH},
+}  # fmt: skip
+SIZES: dict[str, tuple[dict[str, Any], dict[str, dict[str, Any]]]] = {
+    **dict.fromkeys(("mistral", "qwen2", "qwen3", "cohere", "ernie4_5", "granite", "helium", "mixtral", "olmo2",
+                     "apertus", "nemotron"), ({}, V4_OR_V5)),
+    "gpt_oss": ({"head_dim": 16, "num_local_experts": 2}, V4_OR_V5),
+    "phi3": ({}, PHI3), "gpt_neox": ({}, GPT_NEOX), "gemma3_text": (KINDS, GEMMA3), "olmo3": (KINDS, OLMO3),
+    "modernbert-decoder": (KINDS, MODERNBERT),
+}  # fmt: skip
+CLASSES = {
+    f"{model_type}, {name}": {"model_type": model_type, "pad_token_id": 0, **sizes, **config}
+    for model_type, (sizes, configs) in SIZES.items()
+    for name, config in configs.items()
+}
 CONFIGS: dict[str, dict[str, Any]] = {
     **{f"{name}, v5": v5(block) for name, block in BLOCKS.items()},
     **{f"{name}, v4": v4(block) for name, block in BLOCKS.items()},
     **ODD,
+    **CLASSES,
 }
 LENGTHS = (8, 16, 17, 64, 65, 128)
 
@@ -112,18 +176,35 @@ def live(config: dict[str, Any], lengths: tuple[int, ...] = LENGTHS) -> dict[str
         model = AutoModelForCausalLM.from_config(made)
     except Exception:  # noqa: BLE001  whatever it raises, it does not load
         return None
-    return {"all": rotation_of(model, lengths)}
+    return dict(rotations_of(model, lengths))
 
 
-def rotation_of(model: Any, lengths: tuple[int, ...]) -> dict[str, Any]:
-    import torch
+def rotations_of(model: Any, lengths: tuple[int, ...]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The rotary modules of the decoder, one for all layers or one per kind: version 5 keeps both kinds in one."""
+    for name, rotary in model.named_modules():
+        kinds = [kind for kind in TYPES if hasattr(rotary, f"{kind}_inv_freq")]
+        for kind in kinds:
+            yield kind, asked(rotary, lengths, f"{kind}_", layer_type=kind)
+        if not kinds and hasattr(rotary, "inv_freq"):
+            yield kind_of(name, model), asked(rotary, lengths)
 
-    rotary = next(module for module in model.modules() if hasattr(module, "inv_freq"))
+
+def kind_of(name: str, model: Any) -> str:
+    """For which kind of layer version 4 has a module: by its name, or by the number of its layer."""
+    if getattr(model.config, "layer_types", None) != TYPES and "modernbert" not in model.config.model_type:
+        return "all"
+    number = re.search(r"layers\.(\d+)\.", name)
+    local = name.endswith(("rotary_emb_local", "local_rotary_emb", "sliding_attention"))
+    return TYPES[int(number[1])] if number else TYPES[local]
+
+
+def asked(rotary: Any, lengths: tuple[int, ...], prefix: str = "", **which: str) -> dict[str, Any]:
+    """The frequencies that a module has at each length, once it was run there."""
     by_length = {}
     for length in lengths:
-        rotary(torch.zeros(1, 1, 4), torch.arange(length)[None])
-        by_length[length] = rotary.inv_freq.double().numpy().copy()
-    return {"inv_freq": by_length, "attention_factor": float(rotary.attention_scaling)}
+        rotary(torch.zeros(1, 1, 4), torch.arange(length)[None], **which)
+        by_length[length] = getattr(rotary, f"{prefix}inv_freq").double().numpy().copy()
+    return {"inv_freq": by_length, "attention_factor": float(getattr(rotary, f"{prefix}attention_scaling"))}
 
 
 def agrees(heard: Heard, truth: dict[str, Any] | None) -> bool:
