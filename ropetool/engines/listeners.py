@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ropetool.engines import transformers4, transformers5
+from ropetool.engines import mlx_lm, transformers4, transformers5
 from ropetool.engines.heard import Listener
 
-LISTENERS: tuple[Listener, ...] = (transformers5.ROW, transformers4.ROW)
+LISTENERS: tuple[Listener, ...] = (transformers5.ROW, transformers4.ROW, mlx_lm.ROW)
