@@ -19,14 +19,10 @@ pytestmark = pytest.mark.skipif(
     reason="mlx-lm is no dependency; its row is checked where it is installed (make test)",
 )
 
-LLAMA = {
-    "rms_norm_eps": 1e-5,
-    "tie_word_embeddings": False,
-    "head_dim": 16,
-    "attention_bias": False,
-    "rope_theta": None,
-}
-LLAMA.pop("rope_theta")
+LLAMA = {"rms_norm_eps": 1e-5, "tie_word_embeddings": False, "head_dim": 16, "attention_bias": False}
+YARN = BLOCKS["yarn"]
+V4_OR_V5 = {"plain": {}, "v4": v4(YARN), "v5": v5(YARN), "dual": v5(YARN) | v4(YARN)}
+GEMMA3 = {"model_type": "gemma3_text", **KINDS, "sliding_window_pattern": 2, "layer_types": TYPES[::-1]}
 PHI3 = {"model_type": "phi3", **LLAMA}
 LISTS = {"short_factor": [1.0] * 8, "long_factor": [2.0] * 8}
 CONFIGS: dict[str, dict[str, Any]] = {
