@@ -48,14 +48,16 @@ class TypeRead:
 
     ``method`` is ropetool's name of what it then computes. It raises where a key of ``needs`` is missing, and reads
     those of ``takes`` where they are there; it passes over all others. ``nulls`` is what a null under a key is to it,
-    where that is a value: None is the same as absent. ``original`` is where it looks for the trained length, in that
-    order; a number is what it takes itself. ``computes`` tells where its numbers differ from the method's own.
+    where that is a value: None is the same as absent. ``defaults`` are the numbers that it takes itself where there
+    are none. ``original`` is where it looks for the trained length, in that order; a number is likewise its own.
+    ``computes`` tells where its numbers differ from the method's own.
     """
 
     method: str
     needs: tuple[str, ...] = ()
     takes: tuple[str, ...] = ()
     nulls: Mapping[str, Any] = field(default_factory=dict)
+    defaults: Mapping[str, Any] = field(default_factory=dict)
     original: tuple[Place | int, ...] = ()
     computes: Callable[[Scaling, Case], Scaling] = lambda scaling, case: scaling
 
@@ -71,7 +73,7 @@ class Dialect:
     * ``unnamed``: the type that it takes where a block names none; None: it raises;
     * ``null``: whether a key that is there and null is taken as a value, so that computing with it fails;
     * ``empty``: whether an empty object is taken for a block;
-    * ``exactly``: the keys that a block must have, no more and no fewer, where the class is so strict.
+    * ``exactly``: the keys that a block must have, no more and no fewer; ``requires``: those that any block must have.
     """
 
     blocks: tuple[str, ...]
@@ -84,6 +86,7 @@ class Dialect:
     null: bool = False
     empty: bool = False
     exactly: tuple[str, ...] = ()
+    requires: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -130,6 +133,9 @@ def find_block(dialect: Dialect, top: Mapping[str, Any], length: int | None) -> 
         if isinstance(block, Mapping) and (block or dialect.empty):
             if dialect.exactly and set(block) != set(dialect.exactly):
                 raise Refused(f"its class takes a {where} of {', '.join(dialect.exactly)} and nothing else")
+            missing = [key for key in dialect.requires if key not in block]
+            if missing:
+                raise Refused(f"{where} has no {' and no '.join(missing)}, which its class asks for")
             return Found(where, block, top, length)
     return Found("", {}, top, length)
 
@@ -156,15 +162,16 @@ def scaling_heard(dialect: Dialect, found: Found, theta: float, case: Case) -> S
                 f"it knows no rope type {name!r}" if name else f"{found.where} names no rope type that it reads"
             )
         return Default(theta)
-    block: dict[str, Any] = {"rope_type": read.method}
+    block: dict[str, Any] = {"rope_type": read.method, **read.defaults}
     for key in (*read.needs, *read.takes):
         if key in read.needs and key not in found.block:
             raise Refused(f"{found.where} has no {key}, which its {name} needs")
-        places = dialect.share if key == SHARE else (Place.BLOCK,)
+        places = (Place.BLOCK, *dialect.share) if key == SHARE else (Place.BLOCK,)
         null = dialect.null and key in read.needs and key not in read.nulls
         value = found.value(key, places, null=null)
         is_null = key in found.block and found.block[key] is None
-        block[key] = read.nulls.get(key) if is_null else value
+        found_value = read.nulls.get(key) if is_null else value
+        block[key] = block.get(key) if found_value is None else found_value
     if read.original:
         block[ORIGINAL] = found.value(ORIGINAL, read.original, null=dialect.null and ORIGINAL not in read.nulls)
     try:

@@ -14,10 +14,19 @@ from ropetool.rope.frequencies import Scaling
 
 
 def heard_turn(
-    dialect: Dialect, case: Case, found: Found, theta_keys: tuple[str, ...], theta_default: float | None, index: int = 0
+    dialect: Dialect,
+    case: Case,
+    found: Found,
+    theta_keys: tuple[str, ...],
+    theta_default: float | None,
+    index: int = 0,
+    base: Found | None = None,
 ) -> tuple[Turn, tuple[str, ...]]:
-    """The rotation ``index`` as heard from the block that was found, and the keys passed over; raises `Refused`."""
-    theta = found.value("rope_theta", dialect.theta, null=dialect.null, top_keys=theta_keys)
+    """The rotation ``index`` as heard from the block that was found, and the keys passed over; raises `Refused`.
+
+    ``base`` is the block in which the base is looked for, where that is another.
+    """
+    theta = (base or found).value("rope_theta", dialect.theta, null=dialect.null, top_keys=theta_keys)
     theta = theta_default if theta is None else theta
     if theta is None:
         raise Refused(f"it needs {theta_keys[0]} at the top level, and finds none")

@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from ropetool.engines import exllamav2, llama_cpp, llama_cpp_runtime, sglang, transformers4, transformers5, vllm
+from ropetool.engines import (
+    exllamav2,
+    llama_cpp,
+    llama_cpp_runtime,
+    mlx_lm,
+    sglang,
+    transformers4,
+    transformers5,
+    vllm,
+)
 from ropetool.engines.heard import Listener
 
 LISTENERS: tuple[Listener, ...] = (
@@ -10,6 +19,7 @@ LISTENERS: tuple[Listener, ...] = (
     transformers4.ROW,
     vllm.ROW,
     sglang.ROW,
+    mlx_lm.ROW,
     llama_cpp.ROW,
     llama_cpp_runtime.ROW,
     exllamav2.ROW,

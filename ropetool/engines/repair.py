@@ -67,17 +67,24 @@ def _without(config: Mapping[str, Any], path: tuple[str, ...], keys: tuple[str, 
 
 def _edits(case: Case, listener: Listener) -> Iterator[Edit]:
     """Changes of the text decoder's keys, the smaller first; None takes a key away."""
-    reading, rotation = case.reading, case.reading.rotations[0]
-    way = BY_NAME[listener.engine].ways(reading).get(reading.pairing)
+    way = BY_NAME[listener.engine].ways(case.reading).get(case.reading.pairing)
     layout = dict(way.keys) if way else {}
-    yield layout
-    yield {ORIGINAL: None, **layout}
+    for edit in ({}, *_rope_edits(case)):
+        yield edit
+        yield {**edit, **layout}
+
+
+def _rope_edits(case: Case) -> Iterator[Edit]:
+    reading, rotation = case.reading, case.reading.rotations[0]
+    yield {"head_dim": rotation.geometry.head_dim}
+    yield {ORIGINAL: None}
     if len(reading.rotations) > 1:
         return
     base = {(*reading.family.theta_keys, "rope_theta")[0]: rotation.scaling.theta}
-    yield base | layout
+    yield base
     share = rotation.block.values.get(SHARE)
     shares = {} if share is None else {(reading.family.keys.share or SHARE): share}
+    yield base | shares
     written = {key: value for key, value in rotation.block.values.items() if key not in (*NAMES, "rope_theta", SHARE)}
     for numbers in (written, {**written, **values_of(rotation.scaling)}):
         flat = {"rope_type": rotation.scaling.name, **numbers}
@@ -85,8 +92,7 @@ def _edits(case: Case, listener: Listener) -> Iterator[Edit]:
         whole = {**flat, "rope_theta": rotation.scaling.theta, **({} if share is None else {SHARE: share})}
         v5, v4 = {BLOCKS[0]: whole}, {BLOCKS[1]: flat, **base, **shares}
         original = {ORIGINAL: flat[ORIGINAL]} if ORIGINAL in flat else {}
-        for edit in (v5, v4, v5 | {BLOCKS[1]: None}, v5 | v4, v5 | v4 | original):
-            yield edit | layout
+        yield from (v5, v4, v5 | {BLOCKS[1]: None}, v5 | v4, v5 | v4 | original)
 
 
 def _sentence(case: Case, changes: Edit, override: str) -> str:

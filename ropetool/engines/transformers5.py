@@ -30,7 +30,7 @@ def _types(original: tuple[Place | int, ...], yarn_keys: tuple[str, ...]) -> Map
         "default": TypeRead("default"),
         "linear": TypeRead("linear", ("factor",)),
         "dynamic": TypeRead("dynamic", ("factor",)),
-        "yarn": TypeRead("yarn", ("factor",), yarn_keys, {"factor": None, "truncate": False}, original),
+        "yarn": TypeRead("yarn", ("factor",), yarn_keys, {"factor": None, "truncate": False}, original=original),
         "longrope": TypeRead(
             "longrope", ("short_factor", "long_factor"), ("factor", "attention_factor"), original=original
         ),
