@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 from ropetool.checkpoint.config import BLOCKS
@@ -97,6 +98,8 @@ def open_case(config: Mapping[str, Any]) -> Case:
 def _without_rope(config: Mapping[str, Any], error: ConfigError) -> Reading:
     """The reading of all but the rope keys; the error again where it was not about them."""
     decoder = decoder_of(config)
+    if any(not isinstance(decoder.text.get(key), (Mapping, NoneType)) for key in BLOCKS):
+        raise error  # no reader takes anything but an object there
     unclear = {*BLOCKS, *decoder.family.theta_keys, "rope_theta", "partial_rotary_factor"}
     bare = _removed(config, decoder.path, unclear)
     for neutral in ({}, {BLOCKS[0]: {"rope_type": "default", "rope_theta": decoder.family.theta_default}}):

@@ -42,7 +42,7 @@ _YARN = (*(key for key in YARN_KEYS if key != "attention_factor"), ATTN_FACTOR)
 
 def _types(types: Mapping[str, TypeRead]) -> dict[str, TypeRead]:
     """What get_rope computes from the types that transformers reads."""
-    yarn = TypeRead("yarn", ("factor",), _YARN, {"truncate": False}, types["yarn"].original)
+    yarn = TypeRead("yarn", ("factor",), _YARN, {"truncate": False}, original=types["yarn"].original)
     longrope = replace(types["longrope"], takes=(), computes=with_attention_of_length)
     dynamic = replace(types["dynamic"], computes=fixed_at_longest)
     return {**types, "yarn": yarn, "longrope": longrope, "dynamic": dynamic, "proportional": TypeRead("proportional")}

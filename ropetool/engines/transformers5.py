@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from types import NoneType
 from typing import Any
 
 from ropetool.checkpoint.config import BLOCKS
@@ -121,6 +122,8 @@ def _kinds(nested: Dialect, case: Case, row: ClassRow) -> tuple[tuple[Turn, ...]
         raise Unread(f"how its class for {family.model_type} takes {BLOCKS[1]} was not read")
     turns, passed_over = [], []
     for index, kind in enumerate(family.kinds):
+        if not isinstance(blocks.get(kind.layer_type), (Mapping, NoneType)):
+            raise Refused(f"{BLOCKS[0]}.{kind.layer_type} is {blocks[kind.layer_type]!r}, and no object")
         own = {"rope_type": "default"} if index == 0 and scaling else {}
         block = {**(blocks.get(kind.layer_type) or own or _default_block(kind))}
         if scaling and (index == 0 or family.model_type in ALIKE):

@@ -36,7 +36,7 @@ from ropetool.rope.pairing import Pairing
 
 def _types(types: Mapping[str, TypeRead]) -> dict[str, TypeRead]:
     """What get_rope computes from the types that transformers reads."""
-    yarn = TypeRead("yarn", ("factor",), YARN_KEYS, {"truncate": False}, types["yarn"].original)
+    yarn = TypeRead("yarn", ("factor",), YARN_KEYS, {"truncate": False}, original=types["yarn"].original)
     longrope = replace(types["longrope"], takes=(), computes=with_attention_of_length)
     # DynamicNTKScalingRotaryEmbedding: with max_trained_positions absent, as it is in every config of transformers, the
     # scale comes out as factor * 1 - (factor - 1), which is 1.
@@ -57,7 +57,11 @@ _MLA_TYPES = always(DEEPSEEK_YARN, FLAT.types) | dict.fromkeys(
 )
 # gpt_oss.py hands six keys of the block on, as yarn, whatever type it names.
 GPT_OSS = TypeRead(
-    "yarn", ("factor", "beta_fast", "beta_slow"), ("truncate",), {"truncate": False}, transformers5.FLAT_ORIGINAL
+    "yarn",
+    ("factor", "beta_fast", "beta_slow"),
+    ("truncate",),
+    {"truncate": False},
+    original=transformers5.FLAT_ORIGINAL,
 )
 TYPES_OF_FILES: Mapping[str, Mapping[str, TypeRead]] = {
     **dict.fromkeys(MLA_FILES, _MLA_TYPES),

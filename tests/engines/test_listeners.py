@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,8 @@ from ropetool import doctor
 from ropetool.doctor import Verdict
 from ropetool.engines import exllamav2, llama_cpp, llama_cpp_runtime, sglang, vllm
 from ropetool.engines.heard import Heard, Listener
+from ropetool.engines.listeners import LISTENERS
+from ropetool.errors import RopetoolError
 from ropetool.families.geometry import SHARE
 from ropetool.families.reading import read_model
 from ropetool.families.table import TABLE
@@ -218,6 +221,46 @@ def blocks(pairs: int) -> dict[str, dict[str, Any]]:
             "longrope": {**LONG, **lists}, "proportional": {"rope_type": "proportional"}}  # fmt: skip
     assert made.keys() == METHODS.keys()
     return {name: {**block, "rope_theta": THETA} for name, block in made.items()}
+
+
+JUNK: tuple[Any, ...] = (
+    None, True, 0, -1, 1e9, "2", "yarn", "su", "", [], {}, {"a": 1}, [1.0] * 8, "longrope", LENGTH,
+)  # fmt: skip
+KEYS = (
+    *("rope_type", "type", "attn_factor", "rope_theta", SHARE, "full_attention", "sliding_attention", "mrope_section"),
+    *{key: None for block in (*blocks(8).values(), YARN) for key in block},
+    *("attention_factor", "beta_fast", "mscale_all_dim", "truncate"),
+)
+TOP = ("rope_theta", "original_max_position_embeddings", "model_max_length", SHARE, "architectures", "text_config")
+ODD_CLASSES = ("llama", "phi3", "gemma3_text", "mixtral", "gpt_oss", "olmo3", "deepseek_v3", "exaone4", "minicpm3")
+
+
+def junk(random: Random) -> dict[str, Any]:
+    """A config with keys of both styles, a few of them nonsense."""
+
+    def block() -> dict[str, Any]:
+        made = dict(random.choice([*blocks(8).values()]))
+        return made | {random.choice(KEYS): random.choice(JUNK) for _ in range(random.randint(0, 2))}
+
+    nested = {"full_attention": block(), "sliding_attention": block()}
+    config = {**LLAMA, "model_type": random.choice(ODD_CLASSES), "rope_parameters": random.choice([block(), nested])}
+    if random.random() < 0.5:
+        config["rope_scaling"] = block()
+    return config | ({random.choice(TOP): random.choice(JUNK)} if random.random() < 0.5 else {})
+
+
+def test_no_row_fails_on_nonsense() -> None:
+    random, opened = Random(7), 0
+    for _ in range(400):
+        config = junk(random)
+        try:
+            case = doctor.open_case(config)
+        except RopetoolError:
+            continue  # nothing is asked of any engine then
+        opened += 1
+        for row in LISTENERS:
+            assert isinstance(row.hears(case), Heard), (row.source, config)
+    assert opened > 200
 
 
 @pytest.mark.parametrize("model_type", TABLE)
