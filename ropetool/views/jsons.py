@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from ropetool.convert import Converted
     from ropetool.detect import Inspection
     from ropetool.diff import Diff
+    from ropetool.doctor import Diagnosis, Finding
+    from ropetool.engines.heard import Turn
     from ropetool.errors import RopetoolError
     from ropetool.evaluate import Evaluation, Recall
     from ropetool.extend import Extended
@@ -96,6 +98,54 @@ def evaluation(result: Evaluation) -> dict[str, Any]:
         for b in result.lengths
     ]
     return {**asdict(result), "lengths": lengths}
+
+
+def diagnosis(result: Diagnosis) -> dict[str, Any]:
+    """``doctor --json``."""
+    return {
+        "checkpoint": result.checkpoint,
+        "model_type": result.model_type,
+        "passed": result.passed,
+        "means": {"pairing": result.pairing, "length": result.length, "rope": [_turn(turn) for turn in result.truth]},
+        "engines": [_finding(finding) for finding in result.findings],
+        "warnings": _warnings(result.warnings),
+    }
+
+
+def _finding(found: Finding) -> dict[str, Any]:
+    """One engine; the rotation's numbers are those of the first kind of layer, ``rope`` has all."""
+    row, heard = found.listener, found.heard
+    rope = [_turn(turn) for turn in heard.turns]
+    first = rope[0] if rope else dict.fromkeys(("type", "theta", "factor", "attention_factor"))
+    return {
+        "engine": row.engine.value,
+        "part": row.part or None,
+        "version": row.version,
+        "origin": row.origin.value,
+        "source": row.source,
+        "pairing": heard.pairing.value if heard.pairing else None,
+        "right": None if found.verdict == "unknown" else found.verdict == "right",
+        **{key: first[key] for key in ("theta", "type", "factor", "attention_factor")},
+        "length": heard.length,
+        "rope": rope,
+        "ignores": list(heard.ignores),
+        "verdict": found.verdict.value,
+        "why": found.why,
+        "fix": found.fix,
+    }
+
+
+def _turn(turn: Turn) -> dict[str, Any]:
+    scaling = turn.scaling
+    return {
+        "layers": turn.layers,
+        "type": scaling.name,
+        "theta": scaling.theta,
+        "factor": getattr(scaling, "factor", None),
+        "original_length": getattr(scaling, "original_length", None),
+        "attention_factor": scaling.attention_factor,
+        "rotary_dim": turn.rotary_dim,
+    }
 
 
 def families(rows: Iterable[Family], composites: Iterable[Composite] = ()) -> dict[str, Any]:

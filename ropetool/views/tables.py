@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from ropetool.convert import Converted
     from ropetool.detect import Inspection, RopeFact
     from ropetool.diff import Diff
+    from ropetool.doctor import Diagnosis, Finding
+    from ropetool.engines.heard import Turn
     from ropetool.engines.writing import WrittenFor
     from ropetool.evaluate import Bin, Evaluation, Recall
     from ropetool.extend import Extended
@@ -233,6 +235,41 @@ def recall(rows: Sequence[tuple[str, Sequence[Recall]]]) -> RenderableType:
         [(name, *(f"{cell.share:.0%}  ({cell.correct}/{cell.trials})" for cell in cells)) for name, cells in rows],
         numbers=True,
     )  # fmt: skip
+
+
+VERDICT_STYLES = {"right": "green", "wrong": "bold red", "loads-not": "bold red", "unknown": "yellow"}
+
+
+def diagnosis(result: Diagnosis) -> RenderableType:
+    """What ``doctor`` shows: what the checkpoint means, then each engine with what it hears otherwise."""
+    means = [("rope" if turn.layers == "all" else f"rope, {turn.layers}", _turn(turn)) for turn in result.truth]
+    means = means or [("rope", "its keys contradict each other; see the warning")]
+    facts = [*means, ("weights", result.pairing), *([("length", f"{result.length} tokens")] if result.length else [])]
+    rows = [_finding_row(finding, clear=bool(result.truth)) for finding in result.findings]
+    table = _grid("what each engine makes of it", ["engine", "known", "verdict", "what it hears", "what to do"], rows)
+    return Group(_facts(f"{result.checkpoint} ({result.model_type})", facts), table, warnings(result.warnings))
+
+
+def _finding_row(found: Finding, *, clear: bool) -> list[RenderableType]:
+    row, heard = found.listener, found.heard
+    hears = [found.why] if found.why and clear else []
+    hears += [] if hears or not heard.turns else [_turn(heard.turns[0])]
+    hears += [] if clear or not heard.refusal else [heard.refusal]
+    hears += [f"passes over {', '.join(heard.ignores)}"] if heard.ignores and found.verdict != "right" else []
+    name = f"{row.engine.value} {row.part}".strip()
+    verdict = Text(found.verdict.value, style=VERDICT_STYLES[found.verdict.value])
+    return [f"{name} {row.version}", row.origin.value, verdict, "\n".join(hears) or "-", found.fix or "-"]
+
+
+def _turn(turn: Turn) -> str:
+    scaling = turn.scaling
+    parts = [] if scaling.name == "default" else [scaling.name]
+    parts += [f"theta {scaling.theta:.8g}"]
+    factor, original = getattr(scaling, "factor", None), getattr(scaling, "original_length", None)
+    parts += [f"factor {factor:.8g}"] if factor else []
+    parts += [f"over {original} tokens"] if original else []
+    parts += [f"attention factor {scaling.attention_factor:.6g}"] if scaling.attention_factor != 1 else []
+    return ", ".join(parts)
 
 
 def families(rows: Sequence[Family], composites: Sequence[Composite] = ()) -> RenderableType:
