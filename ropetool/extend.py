@@ -22,7 +22,8 @@ from ropetool.checkpoint.folder import (
     staged,
 )
 from ropetool.checkpoint.shards import Shard, Tensor, copy_file, no_progress, write_tensor
-from ropetool.engines.flags import EngineFlags, Served, engine_flags
+from ropetool.engines.flags import EngineFlags, engine_flags
+from ropetool.engines.heard import Case
 from ropetool.errors import ConfigError, MethodError, ShapeError, UsageError
 from ropetool.families.buffers import ROUNDED, encode_floats, read_floats, saved_frequencies
 from ropetool.families.kv_cache import KvCache, kv_cache
@@ -131,7 +132,7 @@ def plan(
         attention_factor=scaling.attention_factor,
         kv_cache=kv_cache(reading, length),
         changed=(*changes_of(text, written, CONFIG, prefix), *edits.changes),
-        engines=engine_flags(Served(method.value, scale, native.length, length, block.theta, style)),
+        engines=engine_flags(Case(whole, back), config, length),
         warnings=(
             *native.warnings, *block.warnings, *unsaid, *local, *_large(scale),
             *_dynamic(method, native.length, length), *edits.warnings, *_links(weights),

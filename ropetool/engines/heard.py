@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ropetool.checkpoint.config import RopeBlock, earlier_extension
+from ropetool.checkpoint.config import RopeBlock
 from ropetool.engines.names import EngineName, Origin
 from ropetool.engines.rows import BY_NAME
 from ropetool.families.geometry import SHARE, read_geometry
 from ropetool.families.reading import Reading
-from ropetool.rope.frequencies import Dynamic, Scaling
+from ropetool.rope.frequencies import Scaling
 from ropetool.rope.pairing import Pairing
 
 
@@ -123,15 +123,5 @@ def meaningful(keys: Iterable[str], values: Mapping[str, Any]) -> tuple[str, ...
 
 
 def usable_length(case: Case) -> int | None:
-    """The context in tokens that the config is made for.
-
-    An extension that ropetool made has it in the marker; dynamic scaling keeps the trained length in the config, and
-    reaches its factor times that.
-    """
-    earlier = earlier_extension(case.config)
-    if earlier.get("factor") and earlier.get("original_length"):
-        return int(earlier["factor"] * earlier["original_length"])
-    scaling = case.reading.rotations[0].scaling
-    if isinstance(scaling, Dynamic):
-        return int(scaling.factor * scaling.original_length)
-    return case.reading.length
+    """The context in tokens that the config is made for."""
+    return case.reading.reach

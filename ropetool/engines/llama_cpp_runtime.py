@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ropetool.checkpoint.config import Style
 from ropetool.engines import llama_cpp
 from ropetool.engines.compare import TOLERANCE
-from ropetool.engines.flags import Served, engine_flags
 from ropetool.engines.heard import Case, Heard, Listener, usable_length
 from ropetool.engines.llama_cpp import WITH_MSCALE, gguf_of, read_block
+from ropetool.engines.llama_cpp_flags import scaling_flags
 from ropetool.engines.names import EngineName, Origin
 from ropetool.rope.frequencies import Default, Linear, Llama3, LongRope, Scaling, Yarn
 
@@ -72,15 +71,12 @@ def flags(case: Case) -> str:
     true, length = rotation.scaling, usable_length(case)
     if not heard.turns or length is None or not isinstance(heard.turns[0].scaling, (Default, Linear, Yarn)):
         return ""
-    method = {"default": "ntk", "linear": "linear", "yarn": "yarn"}.get(true.name)
-    if method is None or (isinstance(true, Yarn) and not _is_standard(true)):
+    text = scaling_flags(true, length)
+    if not text or (isinstance(true, Yarn) and not _is_standard(true)):
         return ""
-    original = rotation.original_length or length
-    served = Served(method, getattr(true, "factor", 1.0), original, length, true.theta, Style.DUAL)
-    text = next(row.flags for row in engine_flags(served) if row.engine == EngineName.LLAMA_CPP.value)
     for key in [key for key, standard in BETAS.items() if getattr(true, key, standard) != standard]:
         text += f" --yarn-{key.replace('_', '-')} {getattr(true, key):g}"
-    if method != "ntk" and heard.turns[0].scaling.theta != true.theta:
+    if not isinstance(true, Default) and heard.turns[0].scaling.theta != true.theta:
         text += f" --rope-freq-base {true.theta:.10g}"
     return text
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ropetool.detect import Inspection, RopeFact
     from ropetool.diff import Diff
     from ropetool.doctor import Diagnosis, Finding
+    from ropetool.engines.flags import EngineFlags
     from ropetool.engines.heard import Turn
     from ropetool.engines.writing import WrittenFor
     from ropetool.evaluate import Bin, Evaluation, Recall
@@ -137,10 +138,17 @@ def extended(result: Extended, *, dry_run: bool = False) -> RenderableType:
         [(f"{c.file}: {c.key}", _short(c.old), _short(c.new)) for c in result.changed],
     )  # fmt: skip
     flags = _grid(
-        "to serve it", ["engine", "flags", "note"], [(e.engine, e.flags or "-", e.note) for e in result.engines]
-    )
+        "to serve it", ["engine", "known", "flags", "note"],
+        [(f"{e.engine} {e.part}".strip() + f" {e.version}", e.origin, e.flags or "-", e.note) for e in result.engines],
+    )  # fmt: skip
+    overrides = Group(*(_without_rewriting(e) for e in result.engines if e.without_rewriting))
     nothing = Text("nothing to change: the source has this extension already")
-    return Group(facts, changes if result.changed else nothing, flags, warnings(result.warnings))
+    return Group(facts, changes if result.changed else nothing, flags, overrides, warnings(result.warnings))
+
+
+def _without_rewriting(engine: EngineFlags) -> Text:
+    """Flags that serve the original so, on a line of their own, to be copied."""
+    return Text.assemble((f"or {engine.engine} on the original: ", "cyan"), engine.without_rewriting)
 
 
 def _kv_cache(cache: KvCache) -> str:
