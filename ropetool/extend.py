@@ -23,9 +23,11 @@ from ropetool.checkpoint.folder import (
 )
 from ropetool.checkpoint.headers import hub_entry, origin
 from ropetool.checkpoint.shards import Shard, Tensor, copy_file, no_progress, write_tensor
-from ropetool.engines.flags import EngineFlags, Served, engine_flags
+from ropetool.engines.flags import EngineFlags, engine_flags
+from ropetool.engines.heard import Case
 from ropetool.errors import ConfigError, MethodError, ShapeError, UsageError
 from ropetool.families.buffers import ROUNDED, encode_floats, read_floats, saved_frequencies
+from ropetool.families.kv_cache import KvCache, kv_cache
 from ropetool.families.lengths import Change, LengthEdits, length_edits, restored_lengths, to_json
 from ropetool.families.methods import Method, Weights
 from ropetool.families.native import native_of, new_length
@@ -72,6 +74,7 @@ class Extended:
     length: int
     theta: float
     attention_factor: float
+    kv_cache: KvCache
     changed: tuple[Change, ...]
     engines: tuple[EngineFlags, ...]
     warnings: tuple[Warn, ...]
@@ -131,8 +134,9 @@ def plan(
         length=length,
         theta=block.theta,
         attention_factor=scaling.attention_factor,
+        kv_cache=kv_cache(reading, length),
         changed=(*changes_of(text, written, CONFIG, prefix), *edits.changes),
-        engines=engine_flags(Served(method.value, scale, native.length, length, block.theta, style)),
+        engines=engine_flags(Case(whole, back), config, length),
         warnings=(
             *native.warnings, *block.warnings, *unsaid, *local, *_large(scale),
             *_dynamic(method, native.length, length), *edits.warnings, *_links(weights, source),
@@ -158,6 +162,7 @@ def _undoing(checkpoint: Checkpoint, reading: Reading, destination: Path, weight
         length=length,
         theta=rotation.scaling.theta,
         attention_factor=rotation.scaling.attention_factor,
+        kv_cache=kv_cache(before, length),
         changed=(*changes, *edits.changes),
         engines=(),
         warnings=_links(weights, checkpoint.directory),

@@ -18,7 +18,7 @@ from safetensors.numpy import save_file
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "ropetool"
-VERBS = ("detect", "convert", "extend", "verify", "evaluate", "doctor")
+VERBS = ("detect", "convert", "extend", "verify", "evaluate", "diff", "doctor")
 RANKS: tuple[tuple[str, ...], ...] = (
     ("errors",), ("rope", "checkpoint"), ("families",), ("engines",), ("models",), VERBS, ("views",), ("cli",),
 )  # fmt: skip
@@ -259,6 +259,7 @@ def test_light_commands_never_import_torch(without_torch, checkpoint, tmp_path: 
         ("inspect", adapter), ("convert", adapter, tmp_path / "e", "--to", "interleaved"),
         ("extend", source, tmp_path / "c", "--method", "yarn", "--to", "128"),
         ("extend", source, tmp_path / "d", "--method", "ntk", "--factor", "2", "--json"),
+        ("diff", source, source),
     )  # fmt: skip
     for command in commands:
         done = without_torch(*command)

@@ -15,6 +15,8 @@ from ropetool import __version__
 from ropetool.checkpoint.hub import with_ids
 from ropetool.cli.convert import convert
 from ropetool.cli.demo import demo
+from ropetool.cli.diff import diff
+from ropetool.cli.doctor import doctor
 from ropetool.cli.evaluate import evaluate
 from ropetool.cli.extend import extend
 from ropetool.cli.families import families
@@ -30,7 +32,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for command in (inspect, convert, extend, verify, evaluate, families, demo):
+for command in (inspect, convert, extend, verify, evaluate, diff, doctor, families, demo):
     app.command()(command)
 
 EXIT_INTERRUPTED = 128 + signal.SIGINT

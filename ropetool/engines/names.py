@@ -15,6 +15,7 @@ class EngineName(str, Enum):
     CTRANSLATE2 = "ctranslate2"
     VLLM = "vllm"
     LLAMA_CPP = "llama.cpp"
+    EXLLAMAV2 = "exllamav2"
 
 
 class Origin(str, Enum):

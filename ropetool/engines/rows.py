@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ropetool.engines.engine import Engine, Way, Ways, by_key, constant
+from ropetool.engines.known import EXLLAMAV2
 from ropetool.engines.names import EngineName, Origin
 from ropetool.families.reading import Reading
 from ropetool.rope.frequencies import LongRope
@@ -81,6 +82,12 @@ def _ctranslate2(reading: Reading) -> Ways:
     return constant(reading.family.pairing, "ct2-transformers-converter --model") if known else {}
 
 
+def _exllamav2(reading: Reading) -> Ways:
+    """exllamav2/architecture.py: rope_style is set by the name of the architecture."""
+    pairing = EXLLAMAV2.get(reading.model_type)
+    return constant(Pairing(pairing), "ExLlamaV2Config(model_dir)") if pairing else {}
+
+
 # torchtune/modules/position_embeddings.py: RotaryPositionalEmbeddings takes adjacent pairs; models/qwen2 and phi3 have
 # a rotate-half of their own, and their *_hf_to_tune permutes nothing.
 TORCHTUNE_ADJACENT = ("llama", "mistral", "gemma", "gemma2")
@@ -131,6 +138,10 @@ ROWS: tuple[Engine, ...] = (
         EngineName.LLAMA_CPP, "2026-10", "convert_hf_to_gguf.py", Origin.READ,
         "its converter takes the layout that transformers has, and permutes q and k itself where GGUF has the other",
         _llama_cpp, lists_types=False,
+    ),
+    Engine(
+        EngineName.EXLLAMAV2, "0.3.2", "exllamav2/architecture.py", Origin.READ,
+        "its layout is a constant of the architecture", _exllamav2, flat_keys=lambda reading: True,
     ),
 )  # fmt: skip
 BY_NAME: Mapping[EngineName, Engine] = {row.name: row for row in ROWS}

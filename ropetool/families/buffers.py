@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from ropetool.checkpoint.floats import NUMPY_DTYPES, decode_floats
 from ropetool.checkpoint.folder import Checkpoint
 from ropetool.checkpoint.shards import Shard, Tensor
 from ropetool.families.reading import Reading, Rotation, Warn
@@ -19,7 +20,6 @@ from ropetool.rope.frequencies import Floats
 EXACT, ROUNDED = 1e-5, 2e-2
 ROUNDED_AT_TOKENS = 4096
 SUFFIX = "rotary_emb.inv_freq"
-_NUMPY_DTYPES = {"F16": "<f2", "F32": "<f4", "F64": "<f8"}
 
 
 def saved_frequencies(checkpoint: Checkpoint) -> Iterator[tuple[Shard, Tensor]]:
@@ -32,12 +32,7 @@ def saved_frequencies(checkpoint: Checkpoint) -> Iterator[tuple[Shard, Tensor]]:
 
 def read_floats(shard: Shard, tensor: Tensor) -> Floats | None:
     """A small float tensor as float64; None for a dtype that is none of F32, F16, BF16 and F64."""
-    raw = shard.read(tensor)
-    if tensor.dtype == "BF16":
-        widened = np.left_shift(np.frombuffer(raw, dtype="<u2").astype(np.uint32), 16)
-        return widened.astype(np.uint32).view(np.float32).astype(np.float64)
-    dtype = _NUMPY_DTYPES.get(tensor.dtype)
-    return None if dtype is None else np.frombuffer(raw, dtype=dtype).astype(np.float64)
+    return decode_floats(shard.read(tensor), tensor.dtype)
 
 
 def encode_floats(values: Floats, dtype: str) -> bytes | None:
@@ -45,7 +40,7 @@ def encode_floats(values: Floats, dtype: str) -> bytes | None:
     if dtype == "BF16":
         bits = values.astype(np.float32).view(np.uint32)
         return bytes(((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype("<u2").tobytes())
-    name = _NUMPY_DTYPES.get(dtype)
+    name = NUMPY_DTYPES.get(dtype)
     return None if name is None else values.astype(name).tobytes()
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from ropetool.checkpoint.folder import CONFIG
 from ropetool.engines.writing import LAYOUT_KEYS
 from ropetool.errors import TwinError
+from ropetool.families.config_difference import OUTSIDE_THE_LOGITS, TRAINING_ENDINGS
 from ropetool.families.lengths import OTHER_LENGTH_KEYS
 from ropetool.families.reading import Reading
 from ropetool.families.twin_rows import twin_row
@@ -18,11 +19,10 @@ from ropetool.families.twins import twin_config
 from ropetool.models.run import live_config
 
 # Keys of a config that no logit depends on, and those of the rotation, which has checks of its own.
-OUTSIDE_THE_LOGITS = {
-    *("ropetool", "transformers_version", "_name_or_path", "dtype", "torch_dtype", "architectures", "use_cache"),
-    *("rope_parameters", "rope_scaling", "rope_theta", "rotary_emb_base", "initializer_range", "auto_map"),
+SKIPPED = OUTSIDE_THE_LOGITS | {
+    *("rope_parameters", "rope_scaling", "rope_theta", "rotary_emb_base"),
     *LAYOUT_KEYS,
-    *("original_max_position_embeddings", "partial_rotary_factor", "id2label", "label2id", "rope_local_base_freq"),
+    *("original_max_position_embeddings", "partial_rotary_factor", "rope_local_base_freq"),
 }
 
 
@@ -50,13 +50,11 @@ def config_fault(
         return error.message
     right = live_config(paths[1], trust_remote_code=trust_remote_code)
     left, right = (_spread(config, a.decoder.path) for config in (left, right))
-    skip = {*OUTSIDE_THE_LOGITS, *OTHER_LENGTH_KEYS, *ignored}
+    skip = {*SKIPPED, *OTHER_LENGTH_KEYS, *ignored}
     differing = [
         key
         for key in sorted(left.keys() | right.keys())
-        if key.rpartition(".")[2] not in skip
-        and not key.endswith(("_token_id", "_dropout", "_pdrop"))
-        and left.get(key) != right.get(key)
+        if key.rpartition(".")[2] not in skip and not key.endswith(TRAINING_ENDINGS) and left.get(key) != right.get(key)
     ]
     said = [f"{key} is {left.get(key)!r} in one and {right.get(key)!r} in the other" for key in differing[:3]]
     return "; ".join(said) or None

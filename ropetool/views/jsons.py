@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
+from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from ropetool.checkpoint.hub import with_ids
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
     from ropetool.checkpoint.hub_id import Found
     from ropetool.convert import Converted
     from ropetool.detect import Inspection
+    from ropetool.diff import Diff
+    from ropetool.doctor import Diagnosis, Finding
+    from ropetool.engines.heard import Turn
     from ropetool.errors import RopetoolError
     from ropetool.evaluate import Evaluation, Recall
     from ropetool.extend import Extended
@@ -36,6 +40,8 @@ def _plain(value: Any) -> Any:
         return [_plain(entry) for entry in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None
+    if isinstance(value, Enum):
+        return value.value
     return value if isinstance(value, (str, int, float, bool, type(None))) else str(value)
 
 
@@ -79,6 +85,14 @@ def verification(result: Verification) -> dict[str, Any]:
     return asdict(result)
 
 
+def difference(result: Diff) -> dict[str, Any]:
+    """``diff --json``."""
+    differences = [{**asdict(found), **found.facts} for found in result.differences]
+    for entry in differences:
+        del entry["facts"]
+    return {**asdict(result), "same": result.same, "differences": differences, "notes": _warnings(result.notes)}
+
+
 def evaluation(result: Evaluation) -> dict[str, Any]:
     """``evaluate --json``."""
     lengths = [
@@ -87,6 +101,54 @@ def evaluation(result: Evaluation) -> dict[str, Any]:
         for b in result.lengths
     ]
     return {**asdict(result), "lengths": lengths}
+
+
+def diagnosis(result: Diagnosis) -> dict[str, Any]:
+    """``doctor --json``."""
+    return {
+        "checkpoint": result.checkpoint,
+        "model_type": result.model_type,
+        "passed": result.passed,
+        "means": {"pairing": result.pairing, "length": result.length, "rope": [_turn(turn) for turn in result.truth]},
+        "engines": [_finding(finding) for finding in result.findings],
+        "warnings": _warnings(result.warnings),
+    }
+
+
+def _finding(found: Finding) -> dict[str, Any]:
+    """One engine; the rotation's numbers are those of the first kind of layer, ``rope`` has all."""
+    row, heard = found.listener, found.heard
+    rope = [_turn(turn) for turn in heard.turns]
+    first = rope[0] if rope else dict.fromkeys(("type", "theta", "factor", "attention_factor"))
+    return {
+        "engine": row.engine.value,
+        "part": row.part or None,
+        "version": row.version,
+        "origin": row.origin.value,
+        "source": row.source,
+        "pairing": heard.pairing.value if heard.pairing else None,
+        "right": None if found.verdict == "unknown" else found.verdict == "right",
+        **{key: first[key] for key in ("theta", "type", "factor", "attention_factor")},
+        "length": heard.length,
+        "rope": rope,
+        "ignores": list(heard.ignores),
+        "verdict": found.verdict.value,
+        "why": found.why,
+        "fix": found.fix,
+    }
+
+
+def _turn(turn: Turn) -> dict[str, Any]:
+    scaling = turn.scaling
+    return {
+        "layers": turn.layers,
+        "type": scaling.name,
+        "theta": scaling.theta,
+        "factor": getattr(scaling, "factor", None),
+        "original_length": getattr(scaling, "original_length", None),
+        "attention_factor": scaling.attention_factor,
+        "rotary_dim": turn.rotary_dim,
+    }
 
 
 def families(rows: Iterable[Family], composites: Iterable[Composite] = ()) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
@@ -18,11 +19,17 @@ if TYPE_CHECKING:
     from ropetool.checkpoint.hub_id import Found
     from ropetool.convert import Converted
     from ropetool.detect import Inspection, RopeFact
+    from ropetool.diff import Diff
+    from ropetool.doctor import Diagnosis, Finding
+    from ropetool.engines.flags import EngineFlags
+    from ropetool.engines.heard import Turn
     from ropetool.engines.writing import WrittenFor
     from ropetool.evaluate import Bin, Evaluation, Recall
     from ropetool.extend import Extended
     from ropetool.families.decoder import Composite
+    from ropetool.families.difference import Difference
     from ropetool.families.family import Family
+    from ropetool.families.kv_cache import KvCache
     from ropetool.families.verdict import Verification
 
 
@@ -127,6 +134,7 @@ def extended(result: Extended, *, dry_run: bool = False) -> RenderableType:
             ("length", f"{result.length} tokens"),
             ("theta", f"{result.theta:.10g}"),
             ("attention factor", f"{result.attention_factor:.6g}"),
+            ("KV cache", _kv_cache(result.kv_cache)),
         ],
     )
     changes = _grid(
@@ -134,10 +142,29 @@ def extended(result: Extended, *, dry_run: bool = False) -> RenderableType:
         [(f"{c.file}: {c.key}", _short(c.old), _short(c.new)) for c in result.changed],
     )  # fmt: skip
     flags = _grid(
-        "to serve it", ["engine", "flags", "note"], [(e.engine, e.flags or "-", e.note) for e in result.engines]
-    )
+        "to serve it", ["engine", "known", "flags", "note"],
+        [(f"{e.engine} {e.part}".strip() + f" {e.version}", e.origin, e.flags or "-", e.note) for e in result.engines],
+    )  # fmt: skip
+    overrides = Group(*(_without_rewriting(e) for e in result.engines if e.without_rewriting))
     nothing = Text("nothing to change: the source has this extension already")
-    return Group(facts, changes if result.changed else nothing, flags, warnings(result.warnings))
+    return Group(facts, changes if result.changed else nothing, flags, overrides, warnings(result.warnings))
+
+
+def _without_rewriting(engine: EngineFlags) -> Text:
+    """Flags that serve the original so, on a line of their own, to be copied."""
+    return Text.assemble((f"or {engine.engine} on the original: ", "cyan"), engine.without_rewriting)
+
+
+def _kv_cache(cache: KvCache) -> str:
+    """The memory of one sequence, by the dtype of the cache."""
+    if not cache.bytes:
+        return f"no figure: {cache.note}"
+    sizes = " or ".join(f"{size(number)} in {dtype}" for dtype, number in cache.bytes.items())
+    grows = f"{size(cache.bytes_per_token['bf16'])} per further token in bf16"
+    expanded = (
+        f"; {size(cache.expanded_bytes['bf16'])} in bf16 with k and v of every head" if cache.expanded_bytes else ""
+    )
+    return f"{sizes} for {cache.length} tokens, {grows}{expanded}" + (f"; {cache.note}" if cache.note else "")
 
 
 def _short(value: object) -> str:
@@ -172,6 +199,33 @@ def verification(result: Verification) -> RenderableType:
     return Group(head, checks, positions, more)
 
 
+def difference(result: Diff) -> RenderableType:
+    """What ``diff`` shows: tensors that differ alike in one line."""
+    head = Text(result.summary, style="bold green" if result.same else "bold")
+    compared = f"{result.tensors} tensors compared, {result.turning} of them of q and k" if result.tensors else ""
+    alike: dict[tuple[object, ...], list[Difference]] = {}
+    for found in result.differences:
+        place = re.sub(r"\.\d+\.", ".*.", found.where)
+        alike.setdefault((found.what, found.how, found.part_of, str(found.a), str(found.b), place), []).append(found)
+    rows = [_alike(lines, str(key[-1])) for key, lines in alike.items()]
+    table = _grid(f"{result.a} and {result.b}", ["what", "where", "first", "second", "detail"], rows)
+    notes = Group(*(Text.assemble(("note ", "cyan"), (f"[{n.code}] ", "dim"), n.message) for n in result.notes))
+    return Group(head, *([Text(compared)] if compared else []), *([table] if rows else []), notes)
+
+
+def _alike(lines: Sequence[Difference], place: str) -> tuple[str, ...]:
+    """One row for differences of one kind; where they say different things, the one with the largest number does."""
+    most = max(lines, key=lambda line: line.facts.get("max_abs_diff") or line.facts.get("rows_differing") or 0)
+    several = len(lines) > 1
+    at_most = "at most: " if len({line.detail for line in lines}) > 1 else ""
+    where = f"{place} ({len(lines)})" if several else most.where
+    return most.what.value, where, _value(most.a), _value(most.b), f"{at_most}{most.detail}"
+
+
+def _value(value: object) -> str:
+    return f"{value:.10g}" if isinstance(value, float) else _short(value)
+
+
 def evaluation(result: Evaluation) -> RenderableType:
     """What ``evaluate`` shows."""
     against = result.against is not None
@@ -193,6 +247,41 @@ def recall(rows: Sequence[tuple[str, Sequence[Recall]]]) -> RenderableType:
         [(name, *(f"{cell.share:.0%}  ({cell.correct}/{cell.trials})" for cell in cells)) for name, cells in rows],
         numbers=True,
     )  # fmt: skip
+
+
+VERDICT_STYLES = {"right": "green", "wrong": "bold red", "loads-not": "bold red", "unknown": "yellow"}
+
+
+def diagnosis(result: Diagnosis) -> RenderableType:
+    """What ``doctor`` shows: what the checkpoint means, then each engine with what it hears otherwise."""
+    means = [("rope" if turn.layers == "all" else f"rope, {turn.layers}", _turn(turn)) for turn in result.truth]
+    means = means or [("rope", "its keys contradict each other; see the warning")]
+    facts = [*means, ("weights", result.pairing), *([("length", f"{result.length} tokens")] if result.length else [])]
+    rows = [_finding_row(finding, clear=bool(result.truth)) for finding in result.findings]
+    table = _grid("what each engine makes of it", ["engine", "known", "verdict", "what it hears", "what to do"], rows)
+    return Group(_facts(f"{result.checkpoint} ({result.model_type})", facts), table, warnings(result.warnings))
+
+
+def _finding_row(found: Finding, *, clear: bool) -> list[RenderableType]:
+    row, heard = found.listener, found.heard
+    hears = [found.why] if found.why and clear else []
+    hears += [] if hears or not heard.turns else [_turn(heard.turns[0])]
+    hears += [] if clear or not heard.refusal else [heard.refusal]
+    hears += [f"passes over {', '.join(heard.ignores)}"] if heard.ignores and found.verdict != "right" else []
+    name = f"{row.engine.value} {row.part}".strip()
+    verdict = Text(found.verdict.value, style=VERDICT_STYLES[found.verdict.value])
+    return [f"{name} {row.version}", row.origin.value, verdict, "\n".join(hears) or "-", found.fix or "-"]
+
+
+def _turn(turn: Turn) -> str:
+    scaling = turn.scaling
+    parts = [] if scaling.name == "default" else [scaling.name]
+    parts += [f"theta {scaling.theta:.8g}"]
+    factor, original = getattr(scaling, "factor", None), getattr(scaling, "original_length", None)
+    parts += [f"factor {factor:.8g}"] if factor else []
+    parts += [f"over {original} tokens"] if original else []
+    parts += [f"attention factor {scaling.attention_factor:.6g}"] if scaling.attention_factor != 1 else []
+    return ", ".join(parts)
 
 
 def families(rows: Sequence[Family], composites: Sequence[Composite] = ()) -> RenderableType:

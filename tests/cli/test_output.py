@@ -20,7 +20,7 @@ ROPE = {"layers", "type", "theta", "theta_source", "factor", "original_length", 
         "head_dim", "rotary_dim"}  # fmt: skip
 CONVERT = {"output", "from", "to", "model_type", "tensors", "bytes", "seconds", "warnings"}
 EXTEND = {"output", "method", "factor", "original_length", "length", "theta", "attention_factor", "changed", "engines",
-          "warnings"}  # fmt: skip
+          "kv_cache", "warnings"}  # fmt: skip
 FAMILY = {"model_type", "pairing", "projections", "companions", "source"}
 
 
@@ -111,6 +111,35 @@ def test_extend(run, checkpoint, tmp_path: Path) -> None:
     assert {"file": "config.json", "key": "max_position_embeddings", "from": 64, "to": 256} in done.json["changed"]
     assert all(e.keys() >= {"engine", "flags", "note"} for e in done.json["engines"])
     assert (done.json["factor"], done.json["original_length"], done.json["length"]) == (4.0, 64, 256)
+    cache = done.json["kv_cache"]
+    assert (cache["bytes_per_token"], cache["length"]) == ({"bf16": 256, "fp8": 128}, 256)
+    assert cache["bytes"] == {"bf16": 256 * 256, "fp8": 128 * 256}
+
+
+def test_diff(run, checkpoint, tmp_path: Path) -> None:
+    source, other = checkpoint("llama"), tmp_path / "out"
+    same = run("diff", source, source, "--json")
+    assert (same.code, same.json["same"], same.json["differences"]) == (0, True, [])
+    assert run("convert", source, other, "--to", "interleaved", "--as", "same").code == 0
+    done = run("diff", source, other, "--json")
+    assert (done.code, done.json["same"]) == (1, False)
+    assert done.json.keys() >= {"same", "differences", "summary", "notes", "a", "b", "tensors", "turning"}
+    assert all(found.keys() >= {"what", "where", "a", "b", "detail"} for found in done.json["differences"])
+    assert {found["what"] for found in done.json["differences"]} == {"pairing", "tensor"}
+    shown = run("diff", source, other)
+    assert shown.code == 1
+    assert "model.layers.*.self_attn.q_proj.weight" in shown.out
+    assert "the same model in the other layout" in shown.out
+    for side, sections in (("a", [2, 3, 3]), ("b", [4, 2, 2])):
+        (tmp_path / side).mkdir()
+        block = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": sections}
+        (tmp_path / side / "config.json").write_text((source / "config.json").read_text("utf-8"), encoding="utf-8")
+        edit_json(tmp_path / side / "config.json", rope_parameters=block)
+    bare = run("diff", tmp_path / "a", tmp_path / "b")
+    assert (bare.code, "mrope_section" in bare.out, "[4, 2, 2]" in bare.out) == (1, True, True)
+    assert "[no-weights]" in bare.out
+    refused = run("diff", source, tmp_path / "nothing", "--json")
+    assert (refused.code, refused.json["error"]["code"]) == (2, "missing-file")
 
 
 def test_families(run) -> None:

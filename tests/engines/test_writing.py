@@ -53,6 +53,7 @@ REFUSED: tuple[tuple[EngineName, str, Pairing, str], ...] = (
     (E.VLLM, "llama", INTERLEAVED, "vllm would read the interleaved weights of llama as half, silently wrong"),
     (E.VLLM, "deepseek_v3", HALF, "vllm would read the half weights of deepseek_v3 as interleaved"),
     (E.LLAMA_CPP, "llama", INTERLEAVED, "permutes q and k itself"),
+    (E.EXLLAMAV2, "llama", INTERLEAVED, "constant of the architecture"),
 )  # fmt: skip
 
 

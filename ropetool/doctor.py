@@ -1,0 +1,185 @@
+"""Doctor: what every engine will make of a checkpoint's rope keys, before it is served. Reads config.json only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from types import NoneType
+from typing import Any
+
+from ropetool.checkpoint.config import BLOCKS
+from ropetool.checkpoint.folder import has_guard, read_config
+from ropetool.engines.compare import faults
+from ropetool.engines.heard import Case, Heard, Listener, Turn, usable_length
+from ropetool.engines.listeners import LISTENERS
+from ropetool.engines.names import EngineName
+from ropetool.engines.repair import repair
+from ropetool.errors import ConfigError, NoRotaryError
+from ropetool.families.decoder import decoder_of, with_text_keys
+from ropetool.families.reading import Reading, Warn, read_model
+
+
+class Verdict(str, Enum):
+    """What an engine will do with a checkpoint."""
+
+    RIGHT = "right"
+    WRONG = "wrong"
+    LOADS_NOT = "loads-not"
+    UNKNOWN = "unknown"
+
+
+# Verdicts that make the check fail. Unknown alone is no finding.
+FOUND = (Verdict.WRONG, Verdict.LOADS_NOT)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One engine: what it hears, the verdict with its reason in a clause, and what to do about it in a sentence."""
+
+    listener: Listener
+    heard: Heard
+    verdict: Verdict
+    why: str
+    fix: str
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """The findings on one checkpoint; ``truth`` is what it means, empty where its keys contradict each other."""
+
+    checkpoint: str
+    model_type: str
+    truth: tuple[Turn, ...]
+    pairing: str
+    length: int | None
+    findings: tuple[Finding, ...]
+    warnings: tuple[Warn, ...]
+
+    @property
+    def passed(self) -> bool:
+        """Whether the config is clear, and no engine reads it wrongly or refuses it."""
+        return bool(self.truth) and not any(finding.verdict in FOUND for finding in self.findings)
+
+
+def diagnose(path: Path, *, engine: EngineName | None = None, length: int | None = None) -> Diagnosis:
+    """Ask every row (or those of ``engine``) what it hears in the config at ``path``, for serving ``length`` tokens.
+
+    A config whose keys contradict each other is not refused: it is read differently by different engines, and that is
+    told. Raises `NoRotaryError` where nothing rotates, `ConfigError` or `UnknownFamilyError` for what nothing can read.
+    """
+    case = open_case(read_config(path))
+    rows = [row for row in LISTENERS if engine in (None, row.engine)]
+    guarded = has_guard(path)
+    findings = tuple(_guarded(row, case) if guarded else _finding(row, case, length) for row in rows)
+    reading = case.reading
+    truth = () if case.conflict else tuple(
+        Turn(rotation.layers, rotation.scaling, rotation.geometry.rotary_dim) for rotation in reading.rotations
+    )  # fmt: skip
+    return Diagnosis(
+        str(path), reading.model_type, truth, reading.pairing.value, usable_length(case), findings,
+        _warnings(case, length),
+    )  # fmt: skip
+
+
+def open_case(config: Mapping[str, Any]) -> Case:
+    """A config as doctor reads it; one that contradicts itself about its rotation is opened without those keys."""
+    try:
+        return Case(config, read_model(config))
+    except NoRotaryError:
+        raise
+    except ConfigError as error:
+        bare = _without_rope(config, error)
+        return Case(config, bare, error.message)
+
+
+def _without_rope(config: Mapping[str, Any], error: ConfigError) -> Reading:
+    """The reading of all but the rope keys; the error again where it was not about them."""
+    decoder = decoder_of(config)
+    if any(not isinstance(decoder.text.get(key), (Mapping, NoneType)) for key in BLOCKS):
+        raise error  # no reader takes anything but an object there
+    unclear = {*BLOCKS, *decoder.family.theta_keys, "rope_theta", "partial_rotary_factor"}
+    bare = _removed(config, decoder.path, unclear)
+    for neutral in ({}, {BLOCKS[0]: {"rope_type": "default", "rope_theta": decoder.family.theta_default}}):
+        with suppress(ConfigError):
+            return read_model(with_text_keys(bare, decoder.path, **neutral))
+    raise error
+
+
+def _removed(config: Mapping[str, Any], path: tuple[str, ...], keys: set[str]) -> dict[str, Any]:
+    if path:
+        return {**config, path[0]: _removed(config[path[0]], path[1:], keys)}
+    return {key: value for key, value in config.items() if key not in keys}
+
+
+def _guarded(listener: Listener, case: Case) -> Finding:
+    """The guard stops every reader of config.json alike, and says why."""
+    stock = case.reading.class_pairing.value
+    heard = Heard(refusal="config.json is guarded: the weights are in a layout that the stock class does not rotate")
+    fix = f"ropetool convert SRC DST --to {stock}, or in Python ropetool.load(path)"
+    return Finding(listener, heard, Verdict.LOADS_NOT, heard.refusal, fix)
+
+
+def _finding(listener: Listener, case: Case, length: int | None) -> Finding:
+    heard = listener.hears(case)
+    if heard.refusal:
+        return Finding(listener, heard, Verdict.LOADS_NOT, heard.refusal, _fix(listener, case, heard, length))
+    if heard.unknown:
+        return Finding(listener, heard, Verdict.UNKNOWN, heard.unknown, heard.note or listener.note)
+    if case.conflict:
+        return Finding(listener, heard, Verdict.UNKNOWN, "config.json contradicts itself", "make the keys agree")
+    if heard.pairing is None:
+        why = f"no class for {case.reading.model_type} was read in its source"
+        return Finding(listener, heard, Verdict.UNKNOWN, why, listener.note)
+    found = faults(case, heard, length)
+    if not found:
+        return Finding(listener, heard, Verdict.RIGHT, "", heard.note or listener.note)
+    why = "; ".join(fault.said for fault in found)
+    return Finding(listener, heard, Verdict.WRONG, why, _fix(listener, case, heard, length))
+
+
+def _fix(listener: Listener, case: Case, heard: Heard, length: int | None) -> str:
+    """One sentence with something to copy: an edit that the row itself was tried with, a flag, or a command."""
+    if case.conflict:
+        return "make the keys agree"
+    found = () if heard.refusal else faults(case, heard, length)
+    about = {fault.about for fault in found}
+    if about == {"length"}:
+        return "; ".join(filter(None, (_length_fix(listener, case, length), heard.note)))
+    edit = repair(case, listener, length) or (not heard.refusal and listener.flags(case))
+    if edit:
+        return edit
+    if about == {"pairing"} and heard.pairing is not None:
+        return f"ropetool convert SRC DST --to {heard.pairing.value} --for {listener.engine.value}"
+    right = [
+        f"{row.engine.value} {row.version}"
+        for row in LISTENERS
+        if row.engine is not listener.engine and _is_right(row, case, length)
+    ]
+    return f"serve it with {right[0]}" if right else "extend it anew by a method that this engine knows"
+
+
+def _is_right(listener: Listener, case: Case, length: int | None) -> bool:
+    heard = listener.hears(case)
+    clear = heard.pairing is not None and not (heard.refusal or heard.unknown)
+    return clear and not faults(case, heard, length)
+
+
+def _length_fix(listener: Listener, case: Case, length: int | None) -> str:
+    wanted = length or usable_length(case)
+    if not listener.length_flag:
+        return f'set "max_position_embeddings": {wanted} in config.json'
+    return listener.length_flag.format(wanted)
+
+
+def _warnings(case: Case, length: int | None) -> tuple[Warn, ...]:
+    found = list(case.reading.warnings)
+    if case.conflict:
+        found = [Warn("config-conflict", f"engines read this config differently, without a word: {case.conflict}")]
+    usable = usable_length(case)
+    if length is not None and usable is not None and length > usable:
+        said = f"it is made for {usable} tokens, not {length}: ropetool extend SRC DST --method yarn --to {length}"
+        found.append(Warn("beyond-length", said))
+    return tuple(found)

@@ -1,0 +1,120 @@
+"""Compare what an engine hears with what a checkpoint means: by the numbers, and in words that name them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+
+from ropetool.checkpoint.config import ALL_LAYERS
+from ropetool.engines.heard import Case, Heard, Turn, usable_length
+from ropetool.families.reading import Reading, Rotation
+from ropetool.rope.frequencies import Dynamic, LongRope, Scaling
+
+# Frequencies that differ by less are the same: float32 tables differ by 1e-7, a wrong key by far more.
+TOLERANCE = 1e-5
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One fact that an engine hears otherwise than the checkpoint means it: what kind of fact, and a clause."""
+
+    about: str
+    said: str
+
+
+def faults(case: Case, heard: Heard, served: int | None = None) -> tuple[Fault, ...]:
+    """Everything in which the engine differs; ``served`` is the length in tokens to be served, None: any."""
+    reading = case.reading
+    found = []
+    for rotation, turn in zip(reading.rotations, heard.turns, strict=True):
+        prefix = "" if len(reading.rotations) == 1 or rotation.layers == ALL_LAYERS else f"{rotation.layers} layers: "
+        found += [Fault(fault.about, prefix + fault.said) for fault in _of_turn(reading, rotation, turn, served)]
+    if heard.pairing is not None and heard.pairing is not reading.pairing:
+        said = f"rotates as {heard.pairing.value}, the weights are {reading.pairing.value}"
+        found.append(Fault("pairing", said))
+    return (*found, *_of_length(case, heard, served))
+
+
+def _of_turn(reading: Reading, rotation: Rotation, turn: Turn, served: int | None) -> Iterator[Fault]:
+    true, width = rotation.scaling, rotation.geometry.rotary_dim
+    if turn.rotary_dim != width:
+        yield Fault("width", f"turns {turn.rotary_dim} rows of a head instead of {width}")
+    elif not _same_frequencies(turn.scaling, true, width, _lengths(reading, rotation, served)):
+        yield Fault("rotation", _difference(turn.scaling, true))
+    if not _close(turn.scaling.attention_factor, true.attention_factor):
+        heard, meant = number(turn.scaling.attention_factor), number(true.attention_factor)
+        yield Fault("attention", f"attention factor {heard} instead of {meant}")
+
+
+def _lengths(reading: Reading, rotation: Rotation, served: int | None) -> tuple[int | None, ...]:
+    """The lengths in tokens to compare at: some methods change their frequencies past the trained one."""
+    if served is not None:
+        return (served,)
+    original = rotation.original_length
+    longest = max(reading.length or 0, original or 0)
+    if isinstance(rotation.scaling, Dynamic):
+        longest = int(rotation.scaling.factor * rotation.scaling.original_length)
+    return (original, longest) if isinstance(rotation.scaling, (Dynamic, LongRope)) else (longest or None,)
+
+
+def _same_frequencies(heard: Scaling, true: Scaling, width: int, lengths: tuple[int | None, ...]) -> bool:
+    return all(
+        np.allclose(heard.inv_freq(width, length), true.inv_freq(width, length), rtol=TOLERANCE, atol=0.0)
+        for length in lengths
+    )
+
+
+def _close(one: float, other: float) -> bool:
+    return bool(np.isclose(one, other, rtol=TOLERANCE, atol=0.0))
+
+
+def number(value: Any) -> str:
+    """A number as it is said: 100000, 1.1386294."""
+    return f"{value:.8g}" if isinstance(value, (int, float)) and not isinstance(value, bool) else str(value)
+
+
+# What a field of a method is called in a sentence, where it is not called by its name.
+CALLED = {"original_length": "trained length", "explicit_attention_factor": ""}
+
+
+def _difference(heard: Scaling, true: Scaling) -> str:
+    """The fields in which two methods differ, the ones that are heard first."""
+    named = [] if heard.name == true.name else [f"{described(heard)} instead of {described(true)}"]
+    common = [field.name for field in fields(true) if hasattr(heard, field.name)]
+    if heard.name != true.name:
+        common = ["theta"]
+    for name in common:
+        one, other, called = getattr(heard, name), getattr(true, name), CALLED.get(name, name.replace("_", " "))
+        if one == other or not called:
+            continue
+        if isinstance(one, tuple) and isinstance(other, tuple):
+            long = name == "short_factor" and one == getattr(true, "long_factor", None)
+            named.append("the long factors for short prompts too" if long else f"another list of {called}s")
+        else:
+            named.append(f"{called} {number(one)} instead of {number(other)}")
+    return ", ".join(named) or "other frequencies"
+
+
+def described(scaling: Scaling) -> str:
+    """A method with its factor: ``yarn (factor 4 over 4096)``."""
+    factor, original = getattr(scaling, "factor", None), getattr(scaling, "original_length", None)
+    if factor is None:
+        return "no scaling" if type(scaling).name == "default" else scaling.name
+    return f"{scaling.name} (factor {number(factor)}{f' over {original}' if original else ''})"
+
+
+def _of_length(case: Case, heard: Heard, served: int | None) -> Iterator[Fault]:
+    meant = usable_length(case)
+    if heard.length is None or not heard.stops:
+        return
+    if served is not None:
+        if heard.length < served:
+            yield Fault("length", f"stops at {heard.length} tokens, short of {served}")
+        return
+    factor = getattr(case.reading.rotations[0].scaling, "factor", None)
+    if meant is not None and heard.length != meant:
+        twice = factor is not None and heard.length == int(meant * factor)
+        yield Fault("length", f"length {'counted twice: ' if twice else ''}{heard.length} instead of {meant}")

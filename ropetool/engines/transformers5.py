@@ -1,0 +1,149 @@
+"""transformers 5: how its configs make rope keys of both styles into one block, and what its classes compute from it.
+
+Read in modeling_rope_utils.py (`convert_rope_params_to_dict`, `standardize_rope_params`, `validate_rope`, the functions
+of ROPE_INIT_FUNCTIONS) of version 5.24.0, and run: tests/engines/test_transformers.py builds the classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from types import NoneType
+from typing import Any
+
+from ropetool.checkpoint.config import BLOCKS
+from ropetool.engines.dialect import ORIGINAL, YARN_KEYS, Dialect, Found, Place, TypeRead, find_block
+from ropetool.engines.heard import Case, Heard, Listener, Refused, Turn, pairing_heard
+from ropetool.engines.listen import heard_turn
+from ropetool.engines.names import EngineName, Origin
+from ropetool.engines.transformers_classes import ClassRow, read_version
+from ropetool.families.family import Kind
+from ropetool.families.geometry import SHARE
+
+VERSION = read_version(5)
+BLOCK, TOP, LENGTH = Place.BLOCK, Place.TOP, Place.LENGTH
+FLAT_ORIGINAL = (TOP, BLOCK, LENGTH)  # a top-level one beats the block's own; without either, the maximum is filled in
+NESTED_ORIGINAL = (BLOCK, LENGTH)
+
+
+def _types(original: tuple[Place | int, ...], yarn_keys: tuple[str, ...]) -> Mapping[str, TypeRead]:
+    return {
+        "default": TypeRead("default"),
+        "linear": TypeRead("linear", ("factor",)),
+        "dynamic": TypeRead("dynamic", ("factor",)),
+        "yarn": TypeRead("yarn", ("factor",), yarn_keys, {"factor": None, "truncate": False}, original=original),
+        "longrope": TypeRead(
+            "longrope", ("short_factor", "long_factor"), ("factor", "attention_factor"), original=original
+        ),
+        "llama3": TypeRead("llama3", ("factor", "low_freq_factor", "high_freq_factor"), original=original),
+        "proportional": TypeRead("proportional", (), ("factor", SHARE)),
+    }
+
+
+FLAT = Dialect(
+    ("rope_scaling", "rope_parameters"), _types(FLAT_ORIGINAL, YARN_KEYS), theta=(BLOCK, TOP), share=(BLOCK, TOP),
+    null=True,
+)  # fmt: skip
+# configuration_modernbert.py: rope_scaling goes into the blocks of all layers, elsewhere into the first alone.
+ALIKE = ("modernbert", "modernbert-decoder")
+# _compute_yarn_parameters asks the whole of rope_parameters for truncate, where blocks per layer type have none.
+NESTED = Dialect(
+    (), _types(NESTED_ORIGINAL, tuple(key for key in YARN_KEYS if key != "truncate")), theta=(BLOCK, TOP),
+    share=(BLOCK,), null=True,
+)  # fmt: skip
+
+
+def hear(case: Case) -> Heard:
+    """What transformers 5 makes of a config."""
+    return hear_by(FLAT, NESTED, case)
+
+
+def hear_by(flat: Dialect, nested: Dialect, case: Case) -> Heard:
+    """The same for a program whose configs transformers 5 makes, and whose classes compute from them by dialects of
+    their own.
+    """
+    own_type, common = case.reading.family.model_type, _common(case)
+    row = VERSION.rows.get(own_type)
+    if row is None or not VERSION.has(case.reading.model_type):
+        return Heard(unknown=f"its class for {case.reading.model_type} was not read", **common)
+    try:
+        if case.reading.family.kinds:
+            turns, passed_over = _kinds(nested, case, row)
+        else:
+            turns, passed_over = _flat(flat, case, row)
+    except Refused as refused:
+        return Heard(refusal=str(refused), **common)
+    except Unread as unread:
+        return Heard(unknown=str(unread), **common)
+    methods = case.reading.family.methods
+    if methods is not None and any(turn.scaling.name not in methods for turn in turns):
+        return Heard(refusal=case.reading.family.methods_reason, **common)
+    return Heard(turns=turns, ignores=passed_over, **common)
+
+
+class Unread(Exception):
+    """Raised where how a class takes a block was not read."""
+
+
+def _flat(flat: Dialect, case: Case, row: ClassRow) -> tuple[tuple[Turn, ...], tuple[str, ...]]:
+    family = case.reading.family
+    share = flat.share if SHARE in family.keys.rotary else (BLOCK,)
+    blocks = tuple(key for key in flat.blocks if key in family.blocks)
+    types = {**flat.types, **{other: _spelled(flat, other, name) for other, name in row.spelled.items()}}
+    passes_over = row.names == () and blocks == flat.blocks
+    dialect = replace(flat, blocks=blocks, share=share, types=types, names=() if passes_over else flat.names)
+    found = find_block(dialect, row.top(case), case.reading.length)
+    if not found.where and row.block:
+        found = replace(found, where="its own block", block=row.block)
+    turn, passed_over = heard_turn(dialect, case, found, family.theta_keys or ("",), family.theta_default)
+    if flat is FLAT:
+        row.check_head_dim(turn, case)
+    if row.names is None and family.methods is None and turn.scaling.name != "default":
+        raise Unread(f"how its class for {family.model_type} takes {found.where} was not read")
+    return tuple(replace(turn, layers=rotation.layers) for rotation in case.reading.rotations), passed_over
+
+
+def _common(case: Case) -> dict[str, Any]:
+    return {"pairing": pairing_heard(EngineName.TRANSFORMERS, case), "length": case.reading.length}
+
+
+def _spelled(flat: Dialect, other: str, name: str) -> TypeRead:
+    """configuration_phi3.py renames a block after a trained length was filled in: for one called yarn, not su."""
+    read = flat.types[name]
+    return replace(read, needs=(*read.needs, ORIGINAL)) if read.original and other not in flat.types else read
+
+
+def _kinds(nested: Dialect, case: Case, row: ClassRow) -> tuple[tuple[Turn, ...], tuple[str, ...]]:
+    """Classes with a block per layer type; what stands flat in rope_parameters is not looked at."""
+    top, family = case.text, case.reading.family
+    blocks: Mapping[str, Any] = top[BLOCKS[0]] if isinstance(top.get(BLOCKS[0]), Mapping) else {}
+    scaling = top.get(BLOCKS[1])
+    if scaling and row.names is None:
+        raise Unread(f"how its class for {family.model_type} takes {BLOCKS[1]} was not read")
+    turns, passed_over = [], []
+    for index, kind in enumerate(family.kinds):
+        if not isinstance(blocks.get(kind.layer_type), (Mapping, NoneType)):
+            raise Refused(f"{BLOCKS[0]}.{kind.layer_type} is {blocks[kind.layer_type]!r}, and no object")
+        own = {"rope_type": "default"} if index == 0 and scaling else {}
+        block = {**(blocks.get(kind.layer_type) or own or _default_block(kind))}
+        if scaling and (index == 0 or family.model_type in ALIKE):
+            block.update(scaling)
+        found = Found(f"{BLOCKS[0]}.{kind.layer_type}", block, top, case.reading.length)
+        default = kind.default.get("rope_theta", family.theta_default)
+        turn, unread = heard_turn(nested, case, found, (kind.theta_key,), default, index)
+        if nested is NESTED:
+            row.check_head_dim(turn, case)
+        turns.append(turn)
+        passed_over += [key for key in unread if key not in BLOCKS]
+    kinds = {kind.layer_type for kind in family.kinds}
+    passed_over += [f"{BLOCKS[0]}.{key}" for key, value in blocks.items() if key not in kinds and value is not None]
+    return tuple(turns), tuple(passed_over)
+
+
+def _default_block(kind: Kind) -> Mapping[str, Any]:
+    return {key: value for key, value in kind.default.items() if key != "rope_theta"} or {"rope_type": "default"}
+
+
+ROW = Listener(
+    EngineName.TRANSFORMERS, VERSION.version, "modeling_rope_utils.py and models/*/configuration_*.py", Origin.RAN, hear
+)  # fmt: skip
