@@ -57,9 +57,9 @@ class TypeRead:
     needs: tuple[str, ...] = ()
     takes: tuple[str, ...] = ()
     nulls: Mapping[str, Any] = field(default_factory=dict)
-    defaults: Mapping[str, Any] = field(default_factory=dict)
     original: tuple[Place | int, ...] = ()
     computes: Callable[[Scaling, Case], Scaling] = lambda scaling, case: scaling
+    defaults: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -53,7 +53,7 @@ def heard_flat(
 ) -> Heard:
     """What an engine hears that rotates all layers alike; ``more`` are the fields that the rope keys do not tell."""
     try:
-        found = find_block(dialect, case.text, case.reading.length)
+        found = find_block(dialect, case.turning, case.reading.length)
         turn, passed_over = heard_turn(dialect, case, found, theta_keys, theta_default)
     except Refused as refused:
         return Heard(refusal=str(refused), **more)

@@ -12,12 +12,13 @@ from typing import Any
 
 from ropetool.checkpoint.config import BLOCKS
 from ropetool.engines.dialect import ORIGINAL, YARN_KEYS, Dialect, Found, Place, TypeRead, find_block
-from ropetool.engines.heard import Case, Heard, Listener, Refused, Turn, pairing_heard
+from ropetool.engines.heard import Case, Heard, Listener, Refused, Turn, meaningful, pairing_heard
 from ropetool.engines.listen import heard_turn
 from ropetool.engines.names import EngineName, Origin
 from ropetool.engines.transformers_classes import ClassRow, read_version
 from ropetool.families.family import Kind
 from ropetool.families.geometry import SHARE
+from ropetool.rope.frequencies import Default
 
 VERSION = read_version(5)
 BLOCK, TOP, LENGTH = Place.BLOCK, Place.TOP, Place.LENGTH
@@ -43,6 +44,10 @@ FLAT = Dialect(
     ("rope_scaling", "rope_parameters"), _types(FLAT_ORIGINAL, YARN_KEYS), theta=(BLOCK, TOP), share=(BLOCK, TOP),
     null=True,
 )  # fmt: skip
+# The types whose table has the width that the class turns.
+WIDE = ("default", "proportional")
+# The methods of a class whose table is fixed: the family table has it so.
+FIXED = frozenset(("default",))
 # configuration_modernbert.py: rope_scaling goes into the blocks of all layers, elsewhere into the first alone.
 ALIKE = ("modernbert", "modernbert-decoder")
 # _compute_yarn_parameters asks the whole of rope_parameters for truncate, where blocks per layer type have none.
@@ -52,17 +57,19 @@ NESTED = Dialect(
 )  # fmt: skip
 
 
-def hear(case: Case) -> Heard:
-    """What transformers 5 makes of a config."""
+def hear(case: Case, flat: Dialect = FLAT) -> Heard:
+    """What transformers 5 makes of a config; ``flat`` is how the block is read that it makes of all rope keys."""
     own_type, common = case.reading.family.model_type, _common(case)
     row = VERSION.rows.get(own_type)
     if row is None or not VERSION.has(case.reading.model_type):
         return Heard(unknown=f"its class for {case.reading.model_type} was not read", **common)
+    if case.reading.family.methods == FIXED and not case.reading.family.section:
+        return Heard(turns=_fixed(case), ignores=meaningful((*BLOCKS, "rope_theta"), case.text), **common)
     try:
         if case.reading.family.kinds:
             turns, passed_over = _kinds(case, row)
         else:
-            turns, passed_over = _flat(case, row)
+            turns, passed_over = _flat(case, row, flat)
     except Refused as refused:
         return Heard(refusal=str(refused), **common)
     except Unread as unread:
@@ -73,42 +80,63 @@ def hear(case: Case) -> Heard:
     return Heard(turns=turns, ignores=passed_over, **common)
 
 
+def _fixed(case: Case) -> tuple[Turn, ...]:
+    """Classes that build one table, whatever the config says."""
+    base = Default(case.reading.family.theta_default)
+    return tuple(Turn(rotation.layers, base, rotation.geometry.rotary_dim) for rotation in case.reading.rotations)
+
+
 class Unread(Exception):
     """Raised where how a class takes a block was not read."""
 
 
-def _flat(case: Case, row: ClassRow) -> tuple[tuple[Turn, ...], tuple[str, ...]]:
+def _flat(case: Case, row: ClassRow, flat: Dialect) -> tuple[tuple[Turn, ...], tuple[str, ...]]:
     family = case.reading.family
-    share = FLAT.share if SHARE in family.keys.rotary else (BLOCK,)
-    blocks = tuple(key for key in FLAT.blocks if key in family.blocks)
-    types = {**FLAT.types, **{other: _spelled(other, name) for other, name in row.spelled.items()}}
-    passes_over = row.names == () and blocks == FLAT.blocks
-    dialect = replace(FLAT, blocks=blocks, share=share, types=types, names=() if passes_over else FLAT.names)
+    share = flat.share if SHARE in family.keys.rotary else (BLOCK,)
+    blocks = tuple(key for key in flat.blocks if key in family.blocks)
+    types = {**flat.types, **{other: _spelled(flat, other, name) for other, name in row.spelled.items()}}
+    passes_over = row.names == () and blocks == flat.blocks
+    dialect = replace(flat, blocks=blocks, share=share, types=types, names=() if passes_over else flat.names)
     found = find_block(dialect, row.top(case), case.reading.length)
     if not found.where and row.block:
         found = replace(found, where="its own block", block=row.block)
     turn, passed_over = heard_turn(dialect, case, found, family.theta_keys or ("",), family.theta_default)
     row.check_head_dim(turn, case)
+    _check_width(case, found, turn)
     if row.names is None and family.methods is None and turn.scaling.name != "default":
         raise Unread(f"how its class for {family.model_type} takes {found.where} was not read")
     return tuple(replace(turn, layers=rotation.layers) for rotation in case.reading.rotations), passed_over
+
+
+def _check_width(case: Case, found: Found, turn: Turn, index: int = 0) -> None:
+    """The functions of the scaled types take a rotary share from the block also where the class turns the whole head.
+
+    Then the table is narrower than what turns, and the first forward pass raises.
+    """
+    family, share = case.reading.family, found.block.get(SHARE)
+    whole = not (family.keys.rotary or family.keys.share_in_block)
+    head_dim = case.reading.rotations[index].geometry.head_dim
+    if whole and share and turn.scaling.name not in WIDE and int(head_dim * share) != turn.rotary_dim:
+        raise Refused(
+            f"its {turn.scaling.name} turns {int(head_dim * share)} rows by {found.where}.{SHARE}, and its class for "
+            f"{family.model_type} turns {turn.rotary_dim}: the first forward pass raises"
+        )
 
 
 def _common(case: Case) -> dict[str, Any]:
     return {"pairing": pairing_heard(EngineName.TRANSFORMERS, case), "length": case.reading.length}
 
 
-def _spelled(other: str, name: str) -> TypeRead:
+def _spelled(flat: Dialect, other: str, name: str) -> TypeRead:
     """configuration_phi3.py renames a block after a trained length was filled in: for one called yarn, not su."""
-    read = FLAT.types[name]
-    return replace(read, needs=(*read.needs, ORIGINAL)) if read.original and other not in FLAT.types else read
+    read = flat.types[name]
+    return replace(read, needs=(*read.needs, ORIGINAL)) if read.original and other not in flat.types else read
 
 
 def _kinds(case: Case, row: ClassRow) -> tuple[tuple[Turn, ...], tuple[str, ...]]:
     """Classes with a block per layer type; what stands flat in rope_parameters is not looked at."""
-    top, family = case.text, case.reading.family
-    blocks: Mapping[str, Any] = top[BLOCKS[0]] if isinstance(top.get(BLOCKS[0]), Mapping) else {}
-    scaling = top.get(BLOCKS[1])
+    top, family = case.turning, case.reading.family
+    blocks, scaling = (top.get(key) or {} for key in BLOCKS)
     if scaling and row.names is None:
         raise Unread(f"how its class for {family.model_type} takes {BLOCKS[1]} was not read")
     turns, passed_over = [], []
@@ -121,6 +149,7 @@ def _kinds(case: Case, row: ClassRow) -> tuple[tuple[Turn, ...], tuple[str, ...]
         default = kind.default.get("rope_theta", family.theta_default)
         turn, unread = heard_turn(NESTED, case, found, (kind.theta_key,), default, index)
         row.check_head_dim(turn, case)
+        _check_width(case, found, turn, index)
         turns.append(turn)
         passed_over += [key for key in unread if key not in BLOCKS]
     kinds = {kind.layer_type for kind in family.kinds}

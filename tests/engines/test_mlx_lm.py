@@ -12,7 +12,7 @@ import pytest
 
 from ropetool import doctor
 from ropetool.engines import mlx_lm
-from tests.engines.test_transformers import BASE, BLOCKS, ODD, THETA, TYPES, WITH_16, v4, v5
+from tests.engines.test_transformers import BASE, BLOCKS, KINDS, ODD, THETA, TYPES, WITH_16, v4, v5
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("mlx_lm") is None,

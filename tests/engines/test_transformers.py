@@ -67,7 +67,6 @@ BLOCKS: dict[str, dict[str, Any]] = {
     "llama3 without low": {key: value for key, value in LLAMA3.items() if key != "low_freq_factor"} | WITH_16,
     "linear without factor": {"rope_type": "linear"},
     "linear, factor null": {"rope_type": "linear", "factor": None},
-    "linear, factor text": {"rope_type": "linear", "factor": "2"},
     "proportional": {"rope_type": "proportional", "partial_rotary_factor": 0.5},
     "type alone": {"type": "linear", "factor": 2.0},
     "both names": {"type": "linear", "rope_type": "dynamic", "factor": 2.0},

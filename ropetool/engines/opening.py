@@ -1,0 +1,69 @@
+"""Open a config for doctor: also one that `read_model` refuses, because engines would read it differently."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+from ropetool.checkpoint.config import BLOCKS, number
+from ropetool.engines.dialect import NAMES, ORIGINAL
+from ropetool.engines.heard import Case
+from ropetool.errors import ConfigError
+from ropetool.families.decoder import Decoder, decoder_of, with_text_keys
+from ropetool.families.geometry import SHARE
+from ropetool.families.reading import Reading, read_model
+
+NUMBERS = (
+    "rope_theta", SHARE, ORIGINAL, "factor", "attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim",
+    "low_freq_factor", "high_freq_factor",
+)  # fmt: skip
+LISTS = ("short_factor", "long_factor")
+
+
+def open_case(config: Mapping[str, Any]) -> Case:
+    """A config as doctor reads it; one that contradicts itself about its rotation is opened without those keys.
+
+    Raises `ConfigError` where a rope key has a value of the wrong kind: that is no question of reading.
+    """
+    try:
+        return Case(config, read_model(config))
+    except ConfigError as error:
+        decoder = decoder_of(config)
+        try:
+            _check_kinds(decoder.text)
+            return Case(config, _without_rope(config, decoder), error.message)
+        except ConfigError:
+            raise error from None
+
+
+def _check_kinds(text: Mapping[str, Any]) -> None:
+    """Raises `ConfigError` for a block that is no object, a name that is no text, and a number that is none."""
+    blocks = [text.get(where) or {} for where in BLOCKS]
+    inner = [value for block in blocks if isinstance(block, Mapping) for value in block.values()]
+    for block in (*blocks, *(value for value in inner if isinstance(value, Mapping)), text):
+        if not isinstance(block, Mapping):
+            raise ConfigError(f"{block!r} is no rope block")
+        for key in NUMBERS:
+            number(block, key)
+        for key in LISTS:
+            for value in block.get(key) or ():
+                number({key: value}, key)
+        if any(not isinstance(block.get(name), (str, type(None))) for name in NAMES):
+            raise ConfigError(f"the name of a rope type is no text in {block!r}")
+
+
+def _without_rope(config: Mapping[str, Any], decoder: Decoder) -> Reading:
+    """The reading of all but the rope keys; in their place stands nothing, or the plain block that some classes need."""
+    unclear = {*BLOCKS, *decoder.family.theta_keys, "rope_theta", "partial_rotary_factor"}
+    bare = _removed(config, decoder.path, unclear)
+    with suppress(ConfigError):
+        return read_model(bare)
+    plain = {"rope_type": "default", "rope_theta": decoder.family.theta_default}
+    return read_model(with_text_keys(bare, decoder.path, **{BLOCKS[0]: plain}))
+
+
+def _removed(config: Mapping[str, Any], path: tuple[str, ...], keys: set[str]) -> dict[str, Any]:
+    if path:
+        return {**config, path[0]: _removed(config[path[0]], path[1:], keys)}
+    return {key: value for key, value in config.items() if key not in keys}
