@@ -12,7 +12,7 @@ from ropetool.engines.heard import Case, Heard, Listener, Turn, usable_length
 from ropetool.engines.listeners import LISTENERS
 from ropetool.engines.names import EngineName
 from ropetool.engines.opening import open_case
-from ropetool.engines.repair import repair
+from ropetool.engines.repair import find_edit, sentence
 from ropetool.families.reading import Warn
 from ropetool.rope.frequencies import Default
 
@@ -113,9 +113,9 @@ def _fix(listener: Listener, case: Case, heard: Heard, length: int | None) -> st
     about = {fault.about for fault in found}
     if about == {"length"}:
         return _length_fix(listener, case, length)
-    edit = repair(case, listener, length)
+    edit = find_edit(case, listener, length)
     if edit is not None:
-        return edit
+        return sentence(case, edit[0])
     if about == {"pairing"} and heard.pairing is not None:
         return f"ropetool convert SRC DST --to {heard.pairing.value} --for {listener.engine.value}"
     right = [f"{row.engine.value} {row.version}" for row in LISTENERS if _is_right(row, case, length)]

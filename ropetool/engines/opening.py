@@ -54,7 +54,7 @@ def _check_kinds(text: Mapping[str, Any]) -> None:
 
 
 def _without_rope(config: Mapping[str, Any], decoder: Decoder) -> Reading:
-    """The reading of all but the rope keys; in their place stands nothing, or the plain block that some classes need."""
+    """The reading of all but the rope keys; in their place is nothing, or the plain block that some classes need."""
     unclear = {*BLOCKS, *decoder.family.theta_keys, "rope_theta", "partial_rotary_factor"}
     bare = _removed(config, decoder.path, unclear)
     with suppress(ConfigError):

@@ -13,10 +13,11 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
-from ropetool import doctor
 from ropetool.engines import ctranslate2
+from ropetool.engines.compare import faults
 from ropetool.engines.heard import Heard
 from ropetool.engines.listen import values_of
+from ropetool.engines.opening import open_case
 from tests.engines.test_transformers import BASE, KINDS, LLAMA3, LONG, THETA, WITH_16, v4, v5
 
 pytestmark = pytest.mark.skipif(
@@ -113,7 +114,7 @@ def test_the_row_hears_what_is_computed(name: str, tmp_path: Path) -> None:
         del config["head_dim"]
     config = {key: value for key, value in config.items() if value is not None}
     checkpoint = saved(config, tmp_path / "tiny")
-    heard = ctranslate2.ROW.hears(doctor.open_case(config))
+    heard = ctranslate2.ROW.hears(open_case(config))
     tokens = np.random.RandomState(0).randint(4, VOCAB, TOKENS).tolist()
     found = converted(checkpoint, tokens)
     assert bool(heard.refusal) == (found is None), heard
@@ -123,5 +124,5 @@ def test_the_row_hears_what_is_computed(name: str, tmp_path: Path) -> None:
     write(checkpoint, as_config(heard) if config["model_type"] != "gptj" else {})
     difference = (found - in_transformers(checkpoint, tokens)).abs().max()
     assert difference < ALLOWED, difference
-    right = not doctor.faults(doctor.open_case(config), heard)
+    right = not faults(open_case(config), heard)
     assert bool((found - as_meant).abs().max() < WIDE) == right  # a wrong verdict is a wrong result
