@@ -42,25 +42,24 @@ def _of_turn(reading: Reading, rotation: Rotation, turn: Turn, served: int | Non
     true, width = rotation.scaling, rotation.geometry.rotary_dim
     if turn.rotary_dim != width:
         yield Fault("width", f"turns {turn.rotary_dim} rows of a head instead of {width}")
-    elif not _same_frequencies(turn.scaling, true, width, _lengths(reading, rotation, served)):
+    elif not _same_frequencies(turn.scaling, true, width, _lengths(reading, true, turn.scaling, served)):
         yield Fault("rotation", _difference(turn.scaling, true))
     if not _close(turn.scaling.attention_factor, true.attention_factor):
         heard, meant = number(turn.scaling.attention_factor), number(true.attention_factor)
         yield Fault("attention", f"attention factor {heard} instead of {meant}")
 
 
-def _lengths(reading: Reading, rotation: Rotation, served: int | None) -> tuple[int | None, ...]:
-    """The lengths in tokens to compare at: some methods change their frequencies past the trained one."""
+def _lengths(reading: Reading, true: Scaling, heard: Scaling, served: int | None) -> set[int | None]:
+    """The lengths in tokens to compare at: those that either changes its frequencies at, and the longest."""
     if served is not None:
-        return (served,)
-    original = rotation.original_length
-    longest = max(reading.length or 0, original or 0)
-    if isinstance(rotation.scaling, Dynamic):
-        longest = int(rotation.scaling.factor * rotation.scaling.original_length)
-    return (original, longest) if isinstance(rotation.scaling, (Dynamic, LongRope)) else (longest or None,)
+        return {served}
+    moving = [scaling for scaling in (true, heard) if isinstance(scaling, (Dynamic, LongRope))]
+    changes = {scaling.original_length + more for scaling in moving for more in (0, 1)}
+    reached = {int(scaling.factor * scaling.original_length) for scaling in moving if isinstance(scaling, Dynamic)}
+    return {reading.length, *changes, *reached}
 
 
-def _same_frequencies(heard: Scaling, true: Scaling, width: int, lengths: tuple[int | None, ...]) -> bool:
+def _same_frequencies(heard: Scaling, true: Scaling, width: int, lengths: set[int | None]) -> bool:
     return all(
         np.allclose(heard.inv_freq(width, length), true.inv_freq(width, length), rtol=TOLERANCE, atol=0.0)
         for length in lengths

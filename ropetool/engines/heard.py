@@ -12,7 +12,7 @@ from ropetool.engines.rows import BY_NAME
 from ropetool.families.geometry import SHARE, read_geometry
 from ropetool.families.protection import ENGINE
 from ropetool.families.reading import Reading
-from ropetool.rope.frequencies import Dynamic, Scaling
+from ropetool.rope.frequencies import Default, Dynamic, Scaling
 from ropetool.rope.pairing import Pairing
 
 
@@ -136,16 +136,20 @@ def meaningful(keys: Iterable[str], values: Mapping[str, Any]) -> tuple[str, ...
     return tuple(key for key in keys if values.get(key) not in (None, {}, []))
 
 
+# The methods that leave no block, only another base.
+BY_BASE = ("ntk", "abf")
+
+
 def usable_length(case: Case) -> int | None:
     """The context in tokens that the config is made for.
 
     An extension that ropetool made has it in the marker; dynamic scaling keeps the trained length in the config, and
     reaches its factor times that.
     """
-    earlier = earlier_extension(case.config)
-    if earlier.get("factor") and earlier.get("original_length"):
+    earlier, scaling = earlier_extension(case.config), case.reading.rotations[0].scaling
+    by_base = isinstance(scaling, Default) and earlier.get("method") in BY_BASE
+    if earlier.get("factor") and earlier.get("original_length") and (by_base or earlier.get("method") == scaling.name):
         return int(earlier["factor"] * earlier["original_length"])
-    scaling = case.reading.rotations[0].scaling
     if isinstance(scaling, Dynamic):
         return int(scaling.factor * scaling.original_length)
     return case.reading.length
