@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ropetool import __version__
-from ropetool.checkpoint.config import (
-    ALL_LAYERS,
-    BLOCKS,
-    MARKER,
-    SHARED_KEYS,
-    Style,
-    earlier_extension,
-    with_marker,
-    with_rope_block,
-)
+import numpy as np
+
+from ropetool.checkpoint.config import Style
 from ropetool.checkpoint.folder import (
     CONFIG,
     Checkpoint,
@@ -30,40 +21,43 @@ from ropetool.checkpoint.folder import (
     side_files,
     staged,
 )
-from ropetool.checkpoint.shards import Shard, copy_file, no_progress, write_tensor
+from ropetool.checkpoint.shards import Shard, Tensor, copy_file, no_progress, write_tensor
 from ropetool.engines.flags import EngineFlags, Served, engine_flags
-from ropetool.errors import MethodError, ShapeError, UsageError
-from ropetool.families.buffers import encode_floats, saved_frequencies
-from ropetool.families.lengths import Change, LengthEdits, length_edits, other_length_keys, to_json
+from ropetool.errors import ConfigError, MethodError, ShapeError, UsageError
+from ropetool.families.buffers import ROUNDED, encode_floats, read_floats, saved_frequencies
+from ropetool.families.lengths import Change, LengthEdits, length_edits, restored_lengths, to_json
 from ropetool.families.methods import Method, Weights
-from ropetool.families.native import Native, native_of
+from ropetool.families.native import native_of, new_length
 from ropetool.families.protection import protected
 from ropetool.families.reading import Reading, Rotation, Warn, read_model
-from ropetool.rope.frequencies import Floats, ntk_theta, scaling_from_block
+from ropetool.families.recipes import RECIPES, check_settings, planned_block
+from ropetool.families.rewriting import New, changes_of, marked, restored, rewritten_text, text_part
+from ropetool.families.windows import local_layers
+from ropetool.rope.frequencies import Floats, Scaling, scaling_from_block
 
 TUNING_FACTOR = 8.0
 LONGEST_TOKENS = 1 << 36
-# Keys of a yarn block that a person may have set, kept when only the factor changes.
-YARN_SETTINGS = ("beta_fast", "beta_slow", "truncate", "mscale", "mscale_all_dim")
-# What belongs to a scaling method; every other key of a block (mRoPE sections, for one) survives an extension.
-SCALING_KEYS = {
-    *("rope_type", "rope_theta", "partial_rotary_factor", "factor", "original_max_position_embeddings"),
-    *("attention_factor", "low_freq_factor", "high_freq_factor", "short_factor", "long_factor"),
-    *YARN_SETTINGS,
-}
 
 
 @dataclass(frozen=True)
 class Extension:
-    """A planned extension: the new config and side files, checked before anything is written."""
+    """A planned extension: the new config and side files, checked before anything is written.
+
+    ``reading`` is of the new config; its first rotation is the one that was scaled.
+    """
 
     checkpoint: Checkpoint
     destination: Path
     weights: Weights
     config: dict[str, Any]
     edits: LengthEdits
-    inv_freq: Floats
+    reading: Reading
     result: Extended
+
+    @property
+    def inv_freq(self) -> Floats:
+        """Angle per token of each pair of the scaled layers in radians, up to the trained length; shape [R/2]."""
+        return _frequencies(self.reading.rotations[0])
 
 
 @dataclass(frozen=True)
@@ -82,17 +76,6 @@ class Extended:
     warnings: tuple[Warn, ...]
 
 
-@dataclass(frozen=True)
-class _New:
-    """The extension as it will be written: factor and length, the rope block, its base."""
-
-    method: Method
-    factor: float
-    length: int
-    block: Mapping[str, Any]
-    theta: float
-
-
 def plan(
     source: Path,
     destination: Path,
@@ -101,141 +84,121 @@ def plan(
     to: int | None = None,
     factor: float | None = None,
     original: int | None = None,
+    settings: Mapping[str, Any] | None = None,
     style: Style = Style.DUAL,
     weights: Weights = Weights.LINK,
     replace_existing: bool = False,
 ) -> Extension:
     """Check everything and plan the extension of ``source`` to ``to`` tokens (or by ``factor``).
 
-    ``original`` is the trained length in tokens, needed where the config does not tell it. Raises `MethodError`
-    for what this model or checkpoint cannot take, `UsageError` for lengths that make no sense.
+    ``original`` is the trained length in tokens, needed where the config does not tell it. ``settings`` are keys of the
+    rope block that the method takes (``beta_fast``, ``long_factor`` ...), and ``base`` for abf. Method ``none`` takes
+    an earlier extension back, and wants none of them. Raises `MethodError` for what this model or checkpoint cannot
+    take, `UsageError` for lengths and settings that make no sense.
     """
     check_output(destination, source)
     checkpoint = open_checkpoint(source, with_weights=weights is not Weights.NONE)
-    config = checkpoint.config
+    config, settings = checkpoint.config, settings or {}
     reading = read_model(config)
-    rotation = _only_rotation(reading, method)
-    native = native_of(config, reading, rotation, original, method.value, replace_existing)
-    scale, length = _target(reading, native, to, factor)
-    block, theta, dropped = _block(method, rotation, native, scale, rotation.geometry.rotary_dim)
-    new = _New(method, scale, length, block, theta)
-    written = _written(config, reading, native, new, style)
+    if method is Method.NONE:
+        if to or factor or original or settings:
+            raise UsageError("--method none gives the block back that was there; it takes no length and no setting")
+        return _undoing(checkpoint, reading, destination, weights)
+    check_settings(method, settings)
+    rotation = _scaled_rotation(reading, method)
+    local = local_layers(reading)
+    native = native_of(reading, rotation, original, method.value, replace_existing)
+    own_factor = RECIPES[method].own_factor
+    scale, length = new_length(native, to, factor, own_factor=own_factor, longest=LONGEST_TOKENS)
+    block = planned_block(method, rotation, native, scale, settings)
+    new = New(method, scale, length, block, style)
+    text = text_part(config, reading.decoder.path)
+    written, unsaid = rewritten_text(text, reading, native, new)
     edits = length_edits(checkpoint.directory, reading, length)
-    scaling = scaling_from_block(block, theta, length)
+    whole = marked(config, text, written, reading, native, new, edits.changes)
+    scaling = scaling_from_block(block.values, block.theta, new.configured_length or native.length)
+    back = _read_back(whole, reading, scaling, style)
+    prefix = "".join(f"{key}." for key in reading.decoder.path)
     result = Extended(
         output=str(destination),
         method=method.value,
         factor=scale,
         original_length=native.length,
         length=length,
-        theta=theta,
+        theta=block.theta,
         attention_factor=scaling.attention_factor,
-        changed=(*_changes(config, written), *edits.changes),
-        engines=engine_flags(Served(method.value, scale, native.length, length, theta, style)),
-        warnings=(*native.warnings, *dropped, *_large(scale), *edits.warnings, *_links(weights)),
+        changed=(*changes_of(text, written, CONFIG, prefix), *edits.changes),
+        engines=engine_flags(Served(method.value, scale, native.length, length, block.theta, style)),
+        warnings=(
+            *native.warnings, *block.warnings, *unsaid, *local, *_large(scale),
+            *_dynamic(method, native.length, length), *edits.warnings, *_links(weights),
+        ),
+    )  # fmt: skip
+    return Extension(checkpoint, destination, weights, whole, edits, back, result)
+
+
+def _undoing(checkpoint: Checkpoint, reading: Reading, destination: Path, weights: Weights) -> Extension:
+    """The plan that gives back the block of before, and every length that followed it."""
+    config = checkpoint.config
+    whole = restored(config, reading)
+    before = read_model(whole)
+    rotation, path = before.rotations[0], reading.decoder.path
+    edits = restored_lengths(checkpoint.directory, config)
+    length = before.length or 0
+    changes = changes_of(text_part(config, path), text_part(whole, path), CONFIG, "".join(f"{key}." for key in path))
+    result = Extended(
+        output=str(destination),
+        method=Method.NONE.value,
+        factor=float(getattr(rotation.scaling, "factor", 1.0)),
+        original_length=rotation.original_length or length,
+        length=length,
+        theta=rotation.scaling.theta,
+        attention_factor=rotation.scaling.attention_factor,
+        changed=(*changes, *edits.changes),
+        engines=(),
+        warnings=_links(weights),
     )
-    inv_freq = scaling.inv_freq(rotation.geometry.rotary_dim)
-    return Extension(checkpoint, destination, weights, written, edits, inv_freq, result)
+    return Extension(checkpoint, destination, weights, whole, edits, before, result)
 
 
-def _only_rotation(reading: Reading, method: Method) -> Rotation:
-    family = reading.family
-    if family.methods is not None and method.value not in family.methods:
-        can = ", ".join(m.value for m in Method if m.value in family.methods) or "none"
+def _frequencies(rotation: Rotation) -> Floats:
+    return rotation.scaling.inv_freq(rotation.geometry.rotary_dim)
+
+
+def _scaled_rotation(reading: Reading, method: Method) -> Rotation:
+    """The rotation that an extension scales; raises `MethodError` where the class takes no such method."""
+    family, kinds = reading.family, reading.family.kinds
+    reason = family.methods_reason if family.methods is not None and method.value not in family.methods else ""
+    if not family.theta_keys and not kinds:
+        reason = reason or "its class has the base fixed"
+    if reason:
+        can = ", ".join(m.value for m in RECIPES if family.methods is not None and m.value in family.methods) or "none"
         raise MethodError(
-            f"{method.value} cannot be had for {reading.model_type} by its config: {family.methods_reason}. "
-            f"Methods that it can take: {can}",
+            f"{method.value} cannot be had for {reading.model_type} by its config: {reason}. Methods that it can take: "
+            f"{can}",
             model_type=reading.model_type,
             method=method.value,
-        )
-    if len(reading.rotations) > 1 or reading.rotations[0].layers != ALL_LAYERS:
-        layers = ", ".join(rotation.layers for rotation in reading.rotations)
-        raise MethodError(
-            f"config.json has a rope block for each kind of layer ({layers}); extending those is not supported yet",
-            layers=layers,
         )
     return reading.rotations[0]
 
 
-def _target(reading: Reading, native: Native, to: int | None, factor: float | None) -> tuple[float, int]:
-    """The exact factor, and the length in tokens that it gives."""
-    if factor is not None and to is None:
-        if not math.isfinite(factor) or factor < 1:
-            raise UsageError(f"--factor {factor:g} would shrink the context; it must be at least 1", factor=factor)
-        to = int(min(native.length * factor, 2 * LONGEST_TOKENS))
-    elif to is not None and factor is None:
-        factor = to / native.length
-    else:
-        raise UsageError("give the new length by --to, or the factor by --factor, one of them")
-    if to > LONGEST_TOKENS:
-        raise UsageError(f"a context of more than {LONGEST_TOKENS:,} tokens is not to be had; give a smaller length")
-    current = reading.length or native.length
-    at_least = current if native.method else native.length
-    if to < at_least or to <= native.length:
-        raise UsageError(
-            f"the new length of {to} tokens must be above the trained {native.length}, and not below the current "
-            f"{current}",
-            to=to,
-            original_length=native.length,
-            length=current,
+def _read_back(whole: Mapping[str, Any], reading: Reading, planned: Scaling, style: Style) -> Reading:
+    """Read the new config as its class will: what was planned must be there, and the other layers as they were."""
+    try:
+        back = read_model(whole)
+        others = zip(back.rotations[1:], reading.rotations[1:], strict=True)
+        same = back.rotations[0].scaling == planned and all(new.scaling == old.scaling for new, old in others)
+        said = f"it would read {back.rotations[0].scaling}, not {planned}"
+    except ConfigError as error:
+        same, said = False, error.message
+    if not same:
+        raise MethodError(
+            f"written in style {style.value}, the class of {reading.model_type} would not turn as planned: {said}; try "
+            f"another --style",
+            model_type=reading.model_type,
+            style=style.value,
         )
-    return factor, to
-
-
-def _block(
-    method: Method, rotation: Rotation, native: Native, factor: float, rotary_dim: int
-) -> tuple[dict[str, Any], float, tuple[Warn, ...]]:
-    """The new rope block, its base, and what had to be dropped from the old one."""
-    old = rotation.block.values
-    kept = {key: value for key, value in old.items() if key not in SCALING_KEYS}
-    if method is Method.NTK:
-        return {"rope_type": "default", **kept}, ntk_theta(native.theta, factor, rotary_dim), ()
-    if method is Method.LINEAR:
-        return {"rope_type": "linear", "factor": factor, **kept}, native.theta, ()
-    block = {"rope_type": "yarn", "factor": factor, "original_max_position_embeddings": native.length, **kept}
-    warnings: tuple[Warn, ...] = ()
-    if native.method == "yarn":
-        block.update({key: old[key] for key in YARN_SETTINGS if key in old})
-        if "attention_factor" in old and old.get("factor") == factor:
-            block["attention_factor"] = old["attention_factor"]
-        elif "attention_factor" in old:
-            message = (
-                f"attention_factor {old['attention_factor']:g} was set for factor {old.get('factor')}; it was "
-                f"dropped, and is computed from the new factor"
-            )
-            warnings = (Warn("attention-factor-dropped", message),)
-    return block, native.theta, warnings
-
-
-def _written(config: Mapping[str, Any], reading: Reading, native: Native, new: _New, style: Style) -> dict[str, Any]:
-    """The new config.json; the marker keeps what an undo needs."""
-    composite = reading.decoder.composite
-    if composite is not None and composite.path:
-        raise MethodError(f"{reading.model_type} is multimodal; extending the text decoder of one is not supported yet")
-    family = reading.family
-    theta_key, share_key = family.theta_keys[0], family.keys.share or "partial_rotary_factor"
-    # A share that the class ignores must go: the scaling functions of transformers would read it.
-    share = reading.rotations[0].block.values.get("partial_rotary_factor") if family.keys.share else None
-    config = {key: value for key, value in config.items() if family.keys.share or key != "partial_rotary_factor"}
-    written = with_rope_block(config, new.block, new.theta, style, share, theta_key=theta_key, share_key=share_key)
-    written[family.keys.length] = new.length
-    if "original_max_position_embeddings" in config:
-        written["original_max_position_embeddings"] = native.length
-    others = other_length_keys(config, reading.length)
-    written.update(dict.fromkeys(others, new.length))
-    earlier = earlier_extension(config)
-    keys = (*BLOCKS, *SHARED_KEYS, theta_key, share_key, family.keys.length, *others)
-    undo = earlier.get("undo") or {key: config[key] for key in keys if key in config}
-    extension = {
-        "method": new.method.value, "factor": new.factor, "original_length": native.length,
-        "original_theta": native.theta, "undo": undo,
-    }  # fmt: skip
-    return with_marker(written, version=__version__, extension=extension)
-
-
-def _changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[Change, ...]:
-    keys = [key for key in {**old, **new} if key != MARKER and old.get(key) != new.get(key)]
-    return tuple(Change(CONFIG, key, old.get(key), new.get(key)) for key in keys)
+    return back
 
 
 def _large(factor: float) -> tuple[Warn, ...]:
@@ -246,6 +209,16 @@ def _large(factor: float) -> tuple[Warn, ...]:
         f"that quality usually falls; measure it with `ropetool evaluate`, or tune the model at the new length"
     )
     return (Warn("large-factor", message),)
+
+
+def _dynamic(method: Method, original: int, length: int) -> tuple[Warn, ...]:
+    if method is not Method.DYNAMIC:
+        return ()
+    message = (
+        f"max_position_embeddings is {original}, the trained length, where dynamic takes it from: give the {length} "
+        f"tokens to the engine that serves it. Keys that were cached before the base moves are not turned again"
+    )
+    return (Warn("length-not-in-config", message),)
 
 
 def _links(weights: Weights) -> tuple[Warn, ...]:
@@ -274,7 +247,11 @@ def apply(extension: Extension, progress: Callable[[int], None] = no_progress) -
 
 def _bring_weights(extension: Extension, stage: Path, progress: Callable[[int], None]) -> None:
     """Link or copy every shard; one that holds saved frequencies is copied, and gets the new ones."""
-    stale = list(saved_frequencies(extension.checkpoint))
+    stale = [
+        (shard, tensor)
+        for shard, tensor in saved_frequencies(extension.checkpoint)
+        if _follows(extension, shard, tensor)
+    ]
     for shard in extension.checkpoint.shards:
         target = stage / shard.path.name
         buffers = [tensor for holder, tensor in stale if holder is shard]
@@ -287,6 +264,17 @@ def _bring_weights(extension: Extension, stage: Path, progress: Callable[[int], 
                     f"{tensor.name} holds {tensor.dtype}{list(tensor.shape)}, not the frequencies of this model"
                 )
             write_tensor(target, tensor, data)
+
+
+def _follows(extension: Extension, shard: Shard, tensor: Tensor) -> bool:
+    """Whether a saved table is of the layers that were scaled: not a tower's, nor one of another kind of layer."""
+    if extension.reading.decoder.tower_of(tensor.name):
+        return False
+    saved = read_floats(shard, tensor)
+    others = [_frequencies(rotation) for rotation in extension.reading.rotations[1:]]
+    return not any(
+        saved is not None and saved.shape == other.shape and np.allclose(saved, other, rtol=ROUNDED) for other in others
+    )
 
 
 def _link(shard: Shard, target: Path) -> bool:

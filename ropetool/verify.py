@@ -150,7 +150,7 @@ def _side(path: Path, trust_remote_code: bool = False) -> Side:
 
 
 def _relation(a: Side, b: Side) -> str:
-    if _scalings(a) != _scalings(b) or a.reading.length != b.reading.length:
+    if _scalings(a) != _scalings(b) or a.reading.reach != b.reading.reach:
         return "extended"
     return "converted" if a.reading.pairing is not b.reading.pairing else "same"
 
@@ -263,11 +263,14 @@ def _frequency_checks(runner: Runner, a: Side, b: Side, *, extended: bool) -> It
     """The live inv_freq of B is what its config means (and was not rounded), and an extension changed it."""
     import torch
 
-    from ropetool.models.tables import live_frequencies, live_of
+    from ropetool.models.tables import live_frequencies, live_of, stretch
 
+    reach = b.reading.reach or 1
+    stretch(runner.model, reach)
     live = live_frequencies(runner.model)
+    stretch(runner.model, 1)
     planned, old = (
-        {r.layers: torch.from_numpy(r.scaling.inv_freq(r.geometry.rotary_dim)) for r in s.reading.rotations}
+        {r.layers: torch.from_numpy(r.scaling.inv_freq(r.geometry.rotary_dim, reach)) for r in s.reading.rotations}
         for s in (b, a)
     )
     kinds = getattr(runner.model.config, "layer_types", None)

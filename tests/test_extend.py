@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from ropetool import convert, extend
 from ropetool.checkpoint.config import Style
 from ropetool.checkpoint.folder import has_guard, read_config
-from ropetool.errors import ConfigConflictError, MethodError, OutputExistsError, ShapeError, UsageError
+from ropetool.errors import ConfigConflictError, ConfigError, MethodError, OutputExistsError, ShapeError, UsageError
 from ropetool.families.methods import Method, Weights
 from ropetool.families.reading import read_model
 from ropetool.families.table import TABLE
@@ -25,7 +25,9 @@ from ropetool.rope.pairing import Pairing
 from tests import tiny
 from tests.tiny import TINY, digest, edit_json, read_json, snapshot
 
-YARN, LINEAR, NTK = Method.YARN, Method.LINEAR, Method.NTK
+YARN, LINEAR, NTK, DYNAMIC = Method.YARN, Method.LINEAR, Method.NTK, Method.DYNAMIC
+LONGROPE, LLAMA3, ABF, NONE = Method.LONGROPE, Method.LLAMA3, Method.ABF, Method.NONE
+LENGTHENING = tuple(method for method in Method if method is not NONE)
 LLAMA = {"model_type": "llama", "num_attention_heads": 8, "head_dim": 16, "hidden_size": 96,
          "max_position_embeddings": 64, "rope_theta": 10000.0}  # fmt: skip
 
@@ -37,12 +39,16 @@ def folder(where: Path, **config: Any) -> Path:
     return where
 
 
+def plan_for(source: Path, destination: Path, method: Method = YARN, **options: Any) -> extend.Extension:
+    return extend.plan(source, destination, method, **{"settings": tiny.needed(source, method), **options})
+
+
 def planned(source: Path, method: Method = YARN, **options: Any) -> extend.Extension:
-    return extend.plan(source, source.parent / "out", method, weights=Weights.NONE, **options)
+    return plan_for(source, source.parent / "out", method, weights=Weights.NONE, **options)
 
 
 def extended(source: Path, destination: Path, method: Method = YARN, **options: Any) -> dict[str, Any]:
-    extend.apply(extend.plan(source, destination, method, **options))
+    extend.apply(plan_for(source, destination, method, **options))
     return read_json(destination / "config.json")
 
 
@@ -93,8 +99,8 @@ def test_ntk_is_a_new_base_and_nothing_else(theta: float, head_dim: int, golden:
 def test_a_second_ntk_is_over_the_native_base(tmp_path: Path) -> None:
     source = folder(tmp_path / "a")
     extended(source, tmp_path / "b", NTK, factor=2.0, weights=Weights.NONE)
-    again = extend.plan(tmp_path / "b", tmp_path / "c", NTK, factor=4.0, weights=Weights.NONE)
-    once = extend.plan(source, tmp_path / "c", NTK, factor=4.0, weights=Weights.NONE)
+    again = plan_for(tmp_path / "b", tmp_path / "c", NTK, factor=4.0, weights=Weights.NONE)
+    once = plan_for(source, tmp_path / "c", NTK, factor=4.0, weights=Weights.NONE)
     assert again.result.theta == once.result.theta
     assert again.result.original_length == 64
 
@@ -127,15 +133,16 @@ def test_any_extension_reads_back_as_what_it_reported(exponent, factor, head, th
 EXTENDABLE = [
     (name, method)
     for name, entry in TINY.items()
-    for method in Method
+    for method in LENGTHENING
     if (methods := TABLE[entry.model_type].methods) is None or method.value in methods
 ]
 
 
-def live(directory: Path) -> tuple[torch.Tensor, float, Any]:
-    """The inv_freq and attention factor that the loaded model computes with, and its config."""
+def live(directory: Path, length: int = tiny.LENGTH) -> tuple[torch.Tensor, float, Any]:
+    """The inv_freq and attention factor that the loaded model computes with for ``length`` tokens, and its config."""
     model = tiny.load(directory)
     module = next(m for m in model.modules() if type(m).__name__.endswith("RotaryEmbedding"))
+    module(torch.zeros(1, length, 8), torch.arange(length)[None])
     return module.inv_freq.double(), float(module.attention_scaling), model.config
 
 
@@ -143,13 +150,17 @@ def live(directory: Path) -> tuple[torch.Tensor, float, Any]:
 @pytest.mark.parametrize(("name", "method"), EXTENDABLE, ids=lambda v: getattr(v, "value", v))
 def test_the_loaded_class_computes_the_planned_frequencies(name, method, style, checkpoint, tmp_path: Path) -> None:
     source = checkpoint(name)
-    plan = extend.plan(source, tmp_path / "out", method, factor=4.0, style=style)
+    plan = plan_for(source, tmp_path / "out", method, factor=4.0, style=style)
     result = extend.apply(plan)
-    frequencies, attention, config = live(tmp_path / "out")
-    np.testing.assert_allclose(frequencies.numpy(), plan.inv_freq, rtol=2e-6)
-    assert math.isclose(attention, result.attention_factor, rel_tol=1e-6)
-    assert config.max_position_embeddings == result.length == 256
-    before, _, _ = live(source)
+    assert result.length == 256
+    rotation = plan.reading.rotations[0]
+    for length in (tiny.LENGTH, result.length):
+        frequencies, attention, config = live(tmp_path / "out", length)
+        expected = rotation.scaling.inv_freq(rotation.geometry.rotary_dim, length)
+        np.testing.assert_allclose(frequencies.numpy(), expected, rtol=2e-6)
+        assert math.isclose(attention, result.attention_factor, rel_tol=1e-6)
+    assert config.max_position_embeddings == (tiny.LENGTH if method is DYNAMIC else result.length)
+    before, _, _ = live(source, result.length)
     assert not torch.allclose(frequencies, before, rtol=1e-3)
 
 
@@ -164,7 +175,7 @@ def test_a_checkpoint_of_version_4_is_extended_as_well(style: Style, own, tmp_pa
         edit_json(source / "config.json", "rope_parameters", **old)
         for method in (YARN, NTK):
             out = tmp_path / f"{name}-{method.value}"
-            plan = extend.plan(source, out, method, factor=4.0, style=style)
+            plan = plan_for(source, out, method, factor=4.0, style=style)
             extend.apply(plan)
             frequencies, _, _ = live(out)
             np.testing.assert_allclose(frequencies.numpy(), plan.inv_freq, rtol=2e-6, err_msg=f"{name} {method}")
@@ -173,20 +184,20 @@ def test_a_checkpoint_of_version_4_is_extended_as_well(style: Style, own, tmp_pa
 
 def test_the_planned_frequencies_are_not_those_of_another_method(checkpoint, tmp_path: Path) -> None:
     """The comparison with the live table can fail: the plans are far apart."""
-    plans = [extend.plan(checkpoint("llama"), tmp_path / "out", m, factor=4.0).inv_freq for m in (YARN, LINEAR, NTK)]
+    plans = [plan_for(checkpoint("llama"), tmp_path / "out", m, factor=4.0).inv_freq for m in (YARN, LINEAR, NTK)]
     for a, b in ((0, 1), (0, 2), (1, 2)):
         assert np.abs(plans[a] / plans[b] - 1).max() > 0.1
 
 
 # --- refusals -------------------------------------------------------------------------------------------------------
 
-LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+LLAMA31 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
           "original_max_position_embeddings": 8192}  # fmt: skip
 
 
-@pytest.mark.parametrize("method", list(Method))
+@pytest.mark.parametrize("method", [method for method in LENGTHENING if method is not LLAMA3])
 def test_llama_3_1_is_not_scaled_twice_without_saying_so(method: Method, tmp_path: Path) -> None:
-    source = folder(tmp_path / "a", max_position_embeddings=131072, rope_theta=5e5, rope_scaling=LLAMA3)
+    source = folder(tmp_path / "a", max_position_embeddings=131072, rope_theta=5e5, rope_scaling=LLAMA31)
     with pytest.raises(MethodError, match=r"already extended by llama3 \(factor 8 over 8192 tokens\).*--replace") as e:
         planned(source, method, to=262144)
     assert e.value.fields == {"method": method.value, "existing": "llama3"}
@@ -197,16 +208,24 @@ def test_llama_3_1_is_not_scaled_twice_without_saying_so(method: Method, tmp_pat
     assert not {"low_freq_factor", "high_freq_factor"} & left.keys()
 
 
+def test_llama_3_1_goes_on_over_its_trained_length(tmp_path: Path) -> None:
+    """Its own method again: 8192 trained tokens stay the yardstick, and the factor need not be the ratio of lengths."""
+    source = folder(tmp_path / "a", max_position_embeddings=131072, rope_theta=5e5, rope_scaling=LLAMA31)
+    both = planned(source, LLAMA3, to=262144, factor=16.0)
+    assert both.config["rope_parameters"] == {**LLAMA31, "factor": 16.0, "rope_theta": 5e5}
+    assert both.config["max_position_embeddings"] == 262144
+    assert both.config["original_max_position_embeddings"] == 8192
+    assert planned(source, LLAMA3, to=262144).result.factor == 32.0
+
+
 @pytest.mark.parametrize(("first", "second"), [(YARN, LINEAR), (LINEAR, YARN), (NTK, YARN), (YARN, NTK)])
 def test_an_own_extension_is_not_stacked_on(first: Method, second: Method, tmp_path: Path) -> None:
     source = folder(tmp_path / "a")
     extended(source, tmp_path / "b", first, factor=2.0, weights=Weights.NONE)
     with pytest.raises(MethodError, match=f"already extended by {first.value}"):
-        extend.plan(tmp_path / "b", tmp_path / "c", second, factor=4.0, weights=Weights.NONE)
-    replaced = extend.plan(
-        tmp_path / "b", tmp_path / "c", second, factor=4.0, weights=Weights.NONE, replace_existing=True
-    )
-    fresh = extend.plan(source, tmp_path / "c", second, factor=4.0, weights=Weights.NONE)
+        plan_for(tmp_path / "b", tmp_path / "c", second, factor=4.0, weights=Weights.NONE)
+    replaced = plan_for(tmp_path / "b", tmp_path / "c", second, factor=4.0, weights=Weights.NONE, replace_existing=True)
+    fresh = plan_for(source, tmp_path / "c", second, factor=4.0, weights=Weights.NONE)
     np.testing.assert_array_equal(replaced.inv_freq, fresh.inv_freq)
     assert replaced.result.length == fresh.result.length == 256
 
@@ -233,7 +252,106 @@ def test_a_length_below_the_current_one(tmp_path: Path) -> None:
     source = folder(tmp_path / "a")
     extended(source, tmp_path / "b", YARN, factor=4.0, weights=Weights.NONE)
     with pytest.raises(UsageError, match="not below the current 256"):
-        extend.plan(tmp_path / "b", tmp_path / "c", YARN, to=128, weights=Weights.NONE)
+        plan_for(tmp_path / "b", tmp_path / "c", YARN, to=128, weights=Weights.NONE)
+
+
+def test_a_dynamic_block_reaches_further_than_its_config_says(tmp_path: Path) -> None:
+    source = folder(tmp_path / "a", rope_scaling={"rope_type": "dynamic", "factor": 4.0})
+    with pytest.raises(UsageError, match="not below the current 256"):
+        planned(source, DYNAMIC, to=128)
+    plan = planned(source, DYNAMIC, to=512)
+    assert (plan.result.factor, plan.result.length, plan.config["max_position_embeddings"]) == (8.0, 512, 64)
+    assert "length-not-in-config" in {w.code for w in plan.result.warnings}
+    over = planned(folder(tmp_path / "q", max_position_embeddings=96), DYNAMIC, to=256, original=64)
+    assert over.config["max_position_embeddings"] == 64
+
+
+# --- settings -------------------------------------------------------------------------------------------------------
+
+
+def test_settings_of_yarn_go_into_the_block(tmp_path: Path) -> None:
+    """gpt-oss: head_dim 64, base 150000, 4096 trained tokens, truncate false."""
+    source = folder(tmp_path / "a", head_dim=64, max_position_embeddings=4096, rope_theta=150000.0)
+    plan = planned(source, YARN, factor=32.0, settings={"truncate": False, "beta_fast": 16.0})
+    assert plan.config["rope_scaling"]["truncate"] is False
+    assert plan.config["rope_scaling"]["beta_fast"] == 16.0
+    low, high = planned(source, YARN, factor=32.0, settings={"truncate": False}).reading.rotations[0].scaling.ramp(64)
+    assert math.isclose(low, 8.0927791, rel_tol=1e-7)
+    assert math.isclose(high, 17.3980245, rel_tol=1e-7)
+
+
+@pytest.mark.parametrize(("method", "settings", "said"), [
+    (LINEAR, {"beta_fast": 16.0}, "beta_fast is a setting of yarn, not of linear"),
+    (YARN, {"base": 1e6}, "base is a setting of abf, not of yarn"),
+    (DYNAMIC, {"attention_factor": 1.0}, "attention_factor is a setting of yarn or longrope"),
+    (ABF, {}, "add --base"),
+    (ABF, {"base": 5000.0}, "--base 5000 is not above 10000"),
+    (LONGROPE, {}, "--factors FILE"),
+    (LONGROPE, {"short_factor": [1.0] * 8}, "--factors FILE"),
+    (LONGROPE, {"short_factor": [1.0] * 7, "long_factor": [1.0] * 7}, "short_factor has 7 factors.*needs 8"),
+])  # fmt: skip
+def test_settings_of_another_method_or_missing_ones(method, settings, said: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=said):
+        planned(folder(tmp_path / "a"), method, factor=2.0, settings=settings)
+
+
+@pytest.mark.parametrize(("method", "settings"), [
+    (YARN, {"beta_fast": -1.0}), (YARN, {"attention_factor": float("nan")}), (YARN, {"mscale": -1.0}),
+    (LLAMA3, {"low_freq_factor": 8.0}), (LLAMA3, {"high_freq_factor": float("inf")}),
+])  # fmt: skip
+def test_settings_that_are_no_numbers_of_the_method(method, settings, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError):
+        planned(folder(tmp_path / "a"), method, factor=2.0, settings=settings)
+
+
+def test_longrope_goes_on_only_with_lists_of_its_own(tmp_path: Path) -> None:
+    source = folder(tmp_path / "a")
+    extended(source, tmp_path / "b", LONGROPE, factor=2.0, weights=Weights.NONE)
+    with pytest.raises(MethodError, match="found for factor 2, and say nothing about 4"):
+        planned(tmp_path / "b", LONGROPE, factor=4.0, settings={})
+    assert planned(tmp_path / "b", LONGROPE, factor=2.0, settings={}).result.changed == ()
+    assert planned(tmp_path / "b", LONGROPE, factor=4.0).result.factor == 4.0
+
+
+# --- and back -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("style", list(Style), ids=lambda style: style.value)
+@pytest.mark.parametrize("method", LENGTHENING)
+@pytest.mark.parametrize("twice", [False, True])
+def test_an_extension_is_taken_back(twice: bool, method: Method, style: Style, own, tmp_path: Path) -> None:
+    source = own("llama")
+    side(source, "tokenizer_config.json", model_max_length=64, padding_side="left")
+    side(source, "generation_config.json", max_length=64)
+    extended(source, tmp_path / "b", method, factor=2.0, style=style)
+    if twice:
+        extended(tmp_path / "b", tmp_path / "c", YARN, factor=4.0, replace_existing=True)
+    longer = tmp_path / ("c" if twice else "b")
+    plan = plan_for(longer, tmp_path / "back", NONE, settings={})
+    extend.apply(plan)
+    for name in ("config.json", "tokenizer_config.json", "generation_config.json"):
+        assert read_json(tmp_path / "back" / name) == read_json(source / name)
+    assert digest(tmp_path / "back" / "model.safetensors") == digest(source / "model.safetensors")
+    assert (plan.result.method, plan.result.factor, plan.result.length) == ("none", 1.0, 64)
+    assert {c.file for c in plan.result.changed} == {"config.json", "tokenizer_config.json", "generation_config.json"}
+
+
+def test_what_was_never_extended_has_nothing_to_give_back(tmp_path: Path) -> None:
+    scaled = {"rope_scaling": {"rope_type": "linear", "factor": 2.0}}
+    for name, config in (("a", {}), ("b", scaled)):
+        with pytest.raises(MethodError, match="was not extended by ropetool"):
+            planned(folder(tmp_path / name, **config), NONE)
+    with pytest.raises(UsageError, match="takes no length and no setting"):
+        planned(folder(tmp_path / "c"), NONE, factor=2.0)
+
+
+def test_the_layout_stays_when_an_extension_is_taken_back(checkpoint, tmp_path: Path) -> None:
+    extended(checkpoint("llama"), tmp_path / "longer", factor=2.0)
+    convert.apply(convert.plan(tmp_path / "longer", tmp_path / "there", Pairing.INTERLEAVED, written_as="same"))
+    extend.apply(plan_for(tmp_path / "there", tmp_path / "back", NONE, settings={}))
+    assert has_guard(tmp_path / "back")
+    assert read_config(tmp_path / "back")["ropetool"]["pairing"] == "interleaved"
+    assert read_model(read_config(tmp_path / "back")).length == 64
 
 
 def test_an_original_below_one_that_the_config_contradicts(tmp_path: Path) -> None:
@@ -245,26 +363,132 @@ def test_an_original_below_one_that_the_config_contradicts(tmp_path: Path) -> No
 def test_what_a_class_cannot_take_is_refused_with_the_reason(checkpoint, tmp_path: Path) -> None:
     for method in (YARN, LINEAR):
         with pytest.raises(MethodError, match=r"cannot be had for phi3 .*renames any yarn block to longrope"):
-            extend.plan(checkpoint("phi3"), tmp_path / "out", method, factor=2.0)
-    for method in Method:
+            plan_for(checkpoint("phi3"), tmp_path / "out", method, factor=2.0)
+    for method in LENGTHENING:
         with pytest.raises(MethodError, match=r"cannot be had for gptj .*Methods that it can take: none"):
-            extend.plan(checkpoint("gptj"), tmp_path / "out", method, factor=2.0)
+            plan_for(checkpoint("gptj"), tmp_path / "out", method, factor=2.0)
 
 
-def test_blocks_per_layer_type_are_refused_by_name(tmp_path: Path) -> None:
-    blocks = {"full_attention": {"rope_theta": 1e6}, "sliding_attention": {"rope_theta": 1e4}}
-    with pytest.raises(MethodError, match="full_attention, sliding_attention"):
-        planned(folder(tmp_path / "a", model_type="gemma3_text", rope_theta=None, rope_parameters=blocks), factor=2.0)
+LOCAL = {"rope_type": "default", "rope_theta": 1e4}
+GEMMA3 = {
+    "model_type": "gemma3_text",
+    "rope_theta": None,
+    "layer_types": ["sliding_attention", "full_attention"],
+    "rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 1e6}, "sliding_attention": LOCAL},
+}
+
+
+@pytest.mark.parametrize("method", LENGTHENING)
+def test_only_full_attention_layers_are_scaled(method: Method, tmp_path: Path) -> None:
+    plan = planned(folder(tmp_path / "a", **GEMMA3), method, factor=8.0)
+    nested = plan.config["rope_parameters"]
+    assert nested["sliding_attention"] == LOCAL
+    assert plan.config["rope_local_base_freq"] == 1e4
+    assert plan.config["rope_theta"] == nested["full_attention"]["rope_theta"] == plan.result.theta
+    assert (nested["full_attention"]["rope_type"] != "default") is (method not in (NTK, ABF))
+    full, sliding = plan.reading.rotations
+    assert sliding.scaling == read_model(read_json(tmp_path / "a" / "config.json")).rotations[1].scaling
+    assert full.scaling.inv_freq(16, 512)[-1] < 1e6 ** (-14 / 16) * 0.9
+
+
+def test_gemma_3_as_it_is_in_the_wild(tmp_path: Path) -> None:
+    """Linear by 8 on the full-attention layers at 1e6, nothing on the sliding ones at 1e4, in keys of version 4."""
+    plan = planned(folder(tmp_path / "a", **GEMMA3), LINEAR, factor=8.0, style=Style.V4)
+    keys = ("rope_theta", "rope_local_base_freq", "rope_scaling", "max_position_embeddings")
+    assert [plan.config[key] for key in keys] == [1e6, 1e4, {"rope_type": "linear", "factor": 8.0}, 512]
+    assert "rope_parameters" not in plan.config
+
+
+def test_a_style_that_cannot_say_it_is_refused_or_left_out(tmp_path: Path) -> None:
+    """Olmo 3 has one key for the base of all layers, and ModernBERT scales all of them by a flat block."""
+    olmo = {**GEMMA3, "model_type": "olmo3", "rope_parameters": {"full_attention": LOCAL, "sliding_attention": LOCAL}}
+    for config, method in ((olmo, NTK), ({**GEMMA3, "model_type": "modernbert"}, YARN)):
+        source = folder(tmp_path / config["model_type"], **config)
+        with pytest.raises(MethodError, match="keys of version 4 cannot say that full_attention layers alone"):
+            planned(source, method, factor=2.0, style=Style.V4)
+        dual = planned(source, method, factor=2.0)
+        assert "v5-only" in {w.code for w in dual.result.warnings}
+        assert not {"rope_theta", "rope_scaling", "global_rope_theta"} & dual.config.keys()
+        assert (
+            "rope_theta" in planned(folder(tmp_path / f"{config['model_type']}-yarn", **olmo), YARN, factor=2.0).config
+        )
+
+
+WINDOWS = {"sliding_window": 48, "num_key_value_heads": 2, "num_hidden_layers": 4}
+
+
+@pytest.mark.parametrize("method", LENGTHENING)
+def test_where_only_local_layers_rotate_there_is_nothing_to_scale(method: Method, tmp_path: Path) -> None:
+    types = ["sliding_attention", "sliding_attention", "sliding_attention", "full_attention"]
+    source = folder(tmp_path / "a", **WINDOWS, model_type="cohere2", layer_types=types)
+    with pytest.raises(MethodError, match="that rotates looks back 48 tokens and no further"):
+        planned(source, method, factor=2.0)
+
+
+def test_one_block_for_local_and_other_layers_is_named(tmp_path: Path) -> None:
+    types = ["sliding_attention", "full_attention"] * 2
+    for name, wanted in (("gemma2", {"local-layers-scaled"}), ("olmo3", set())):
+        plan = planned(folder(tmp_path / name, **WINDOWS, model_type=name, layer_types=types), factor=2.0)
+        assert {w.code for w in plan.result.warnings} & {"local-layers-scaled"} == wanted
+
+
+ALPHA = {"type": "dynamic", "alpha": 1000.0, "factor": 1.0, "beta_fast": 32, "beta_slow": 1, "mscale": 1.0}
+
+
+def test_a_fixed_alpha_is_ntk_and_its_trained_length_unknown(tmp_path: Path) -> None:
+    """HunYuan's configs call it dynamic; its class raises the base by alpha once."""
+    source = folder(tmp_path / "a", model_type="hunyuan_v1_dense", rope_scaling=ALPHA, max_position_embeddings=262144)
+    scaling = read_model(read_config(source)).rotations[0].scaling
+    np.testing.assert_allclose(scaling.inv_freq(16, 10**6), (1e4 * 1000 ** (16 / 14)) ** (-np.arange(0, 16, 2) / 16))
+    with pytest.raises(MethodError, match="already extended by ntk"):
+        planned(source, YARN, factor=2.0)
+    with pytest.raises(MethodError, match=r"raises the base by alpha.*--original"):
+        planned(source, NTK, factor=2.0)
+    plan = planned(source, YARN, to=524288, original=32768, replace_existing=True)
+    assert plan.config["rope_parameters"] == {
+        "rope_type": "yarn", "factor": 16.0, "original_max_position_embeddings": 32768, "rope_theta": 1e4}  # fmt: skip
+
+
+PROPORTIONAL = {"rope_type": "proportional", "rope_theta": 1e6, "partial_rotary_factor": 0.25}
+
+
+def test_a_proportional_block_stays_one(tmp_path: Path) -> None:
+    blocks = {"full_attention": PROPORTIONAL, "sliding_attention": LOCAL}
+    source = folder(tmp_path / "a", **{**GEMMA3, "model_type": "gemma4_text", "rope_parameters": blocks})
+    for method in (YARN, NTK, DYNAMIC, LONGROPE, LLAMA3):
+        with pytest.raises(MethodError, match=r"full_attention layers is proportional .* It can take linear and abf"):
+            planned(source, method, factor=2.0)
+    linear = planned(source, LINEAR, factor=2.0)
+    assert linear.config["rope_parameters"]["full_attention"] == {**PROPORTIONAL, "factor": 2.0}
+    np.testing.assert_allclose(linear.inv_freq * 2, planned(source, ABF, factor=2.0).reading.rotations[0].scaling
+                               .__class__(1e6, 0.25).inv_freq(16))  # fmt: skip
+    again = extended(source, tmp_path / "b", LINEAR, factor=2.0, weights=Weights.NONE)
+    assert again["rope_parameters"]["sliding_attention"] == LOCAL
+    assert planned(tmp_path / "b", LINEAR, factor=4.0).config["rope_parameters"]["full_attention"]["factor"] == 4.0
 
 
 @pytest.mark.parametrize("whole", ["llava", "qwen2_vl"])
-def test_a_multimodal_config_is_refused(whole: str, tmp_path: Path) -> None:
-    text = {key: value for key, value in LLAMA.items() if key != "model_type"}
+@pytest.mark.parametrize("style", list(Style), ids=lambda style: style.value)
+@pytest.mark.parametrize("method", LENGTHENING)
+def test_a_multimodal_config_is_written_where_it_is_read(method, style, whole: str, tmp_path: Path) -> None:
+    text = {key: value for key, value in LLAMA.items() if key != "model_type"} | {"num_key_value_heads": 2}
     source = tmp_path / "a"
     source.mkdir()
-    (source / "config.json").write_text(json.dumps({"model_type": whole, "text_config": text}), encoding="utf-8")
-    with pytest.raises(MethodError, match=f"{whole} is multimodal"):
-        planned(source, factor=2.0)
+    whole_config = {"model_type": whole, "vision_config": {"rope_theta": 7.0}, "text_config": text, "image_token": 5}
+    (source / "config.json").write_text(json.dumps(whole_config), encoding="utf-8")
+    plan = planned(source, method, factor=2.0, style=style)
+    assert {k: v for k, v in plan.config.items() if k not in ("text_config", "ropetool")} == {
+        k: v for k, v in whole_config.items() if k != "text_config"
+    }
+    alone = planned(
+        folder(tmp_path / "alone", num_key_value_heads=2, model_type="qwen2"), method, factor=2.0, style=style
+    )
+    same = {k: v for k, v in alone.config.items() if k not in ("ropetool", "model_type")}
+    assert plan.config["text_config"] == same
+    assert [c.key for c in plan.result.changed] == [f"text_config.{c.key}" for c in alone.result.changed]
+    extend.apply(plan)
+    undone = plan_for(tmp_path / "out", tmp_path / "back", NONE, settings={}, weights=Weights.NONE)
+    assert undone.config == whole_config
 
 
 def test_conflicting_styles_are_refused_before_anything(tmp_path: Path) -> None:
@@ -293,7 +517,7 @@ def test_an_explicit_attention_factor_survives_the_same_factor_only(tmp_path: Pa
     assert "attention_factor" not in changed.config["rope_parameters"]
     assert math.isclose(changed.result.attention_factor, 0.1 * math.log(4) + 1)
     (warning,) = (w for w in changed.result.warnings if w.code == "attention-factor-dropped")
-    assert "1.5 was set for factor 2.0" in warning.message
+    assert "1.5 was set for factor 2;" in warning.message
 
 
 def test_settings_of_yarn_survive_a_new_factor(tmp_path: Path) -> None:
@@ -303,7 +527,7 @@ def test_settings_of_yarn_survive_a_new_factor(tmp_path: Path) -> None:
     assert own.items() <= plan.config["rope_parameters"].items()
 
 
-@pytest.mark.parametrize("method", list(Method))
+@pytest.mark.parametrize("method", LENGTHENING)
 def test_mrope_sections_survive(method: Method, tmp_path: Path) -> None:
     block = {"type": "mrope", "mrope_section": [2, 3, 3], "mrope_interleaved": True}
     plan = planned(
@@ -342,17 +566,17 @@ def test_the_layout_survives_an_extension(checkpoint, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("style", list(Style), ids=lambda style: style.value)
-@pytest.mark.parametrize("method", list(Method))
+@pytest.mark.parametrize("method", LENGTHENING)
 def test_a_second_identical_run_changes_nothing(method: Method, style: Style, checkpoint, tmp_path: Path) -> None:
     extended(checkpoint("llama"), tmp_path / "once", method, to=256, style=style)
-    plan = extend.plan(tmp_path / "once", tmp_path / "twice", method, to=256, style=style)
+    plan = plan_for(tmp_path / "once", tmp_path / "twice", method, to=256, style=style)
     assert plan.result.changed == ()
     extend.apply(plan)
     assert (tmp_path / "twice" / "config.json").read_bytes() == (tmp_path / "once" / "config.json").read_bytes()
 
 
 @pytest.mark.parametrize("style", list(Style), ids=lambda style: style.value)
-@pytest.mark.parametrize("method", list(Method))
+@pytest.mark.parametrize("method", LENGTHENING)
 @pytest.mark.parametrize("old", [
     {}, {"rope_theta": None, "rope_parameters": {"rope_theta": 5e5, "rope_type": "default"}},
     {"original_max_position_embeddings": 64}, {"max_sequence_length": 64, "seq_length": 64},
@@ -372,7 +596,7 @@ def test_the_marker_holds_what_undoes_it(method: Method, style: Style, old: dict
 def test_a_further_extension_undoes_to_the_first_source(tmp_path: Path) -> None:
     source = folder(tmp_path / "a")
     extended(source, tmp_path / "b", factor=2.0, weights=Weights.NONE)
-    further = extend.plan(tmp_path / "b", tmp_path / "c", YARN, factor=8.0, weights=Weights.NONE)
+    further = plan_for(tmp_path / "b", tmp_path / "c", YARN, factor=8.0, weights=Weights.NONE)
     undo = further.config["ropetool"]["extension"]["undo"]
     assert undo["max_position_embeddings"] == 64
     assert "rope_scaling" not in undo or undo["rope_scaling"] is None
@@ -382,7 +606,7 @@ def test_undo_reaches_over_a_replaced_method(tmp_path: Path) -> None:
     """YaRN leaves the base alone, the NTK base that replaces it does not: the first base must still be known."""
     source = folder(tmp_path / "a")
     extended(source, tmp_path / "b", factor=2.0, weights=Weights.NONE)
-    replaced = extend.plan(tmp_path / "b", tmp_path / "c", NTK, factor=4.0, weights=Weights.NONE, replace_existing=True)
+    replaced = plan_for(tmp_path / "b", tmp_path / "c", NTK, factor=4.0, weights=Weights.NONE, replace_existing=True)
     assert replaced.config["ropetool"]["extension"]["undo"]["rope_theta"] == 10000.0
 
 
@@ -465,11 +689,11 @@ def test_linked_copied_or_none(checkpoint, tmp_path: Path) -> None:
     source = checkpoint("llama")
     for weights, same_file in ((Weights.LINK, True), (Weights.COPY, False)):
         out = tmp_path / weights.value
-        result = extend.apply(extend.plan(source, out, YARN, factor=2.0, weights=weights))
+        result = extend.apply(plan_for(source, out, YARN, factor=2.0, weights=weights))
         assert (out / "model.safetensors").samefile(source / "model.safetensors") is same_file
         assert digest(out / "model.safetensors") == digest(source / "model.safetensors")
         assert ("weights-linked" in {w.code for w in result.warnings}) is same_file
-    extend.apply(extend.plan(source, tmp_path / "none", YARN, factor=2.0, weights=Weights.NONE))
+    extend.apply(plan_for(source, tmp_path / "none", YARN, factor=2.0, weights=Weights.NONE))
     assert sorted(p.name for p in (tmp_path / "none").iterdir()) == sorted(
         p.name for p in source.iterdir() if p.suffix != ".safetensors"
     )
@@ -477,7 +701,7 @@ def test_linked_copied_or_none(checkpoint, tmp_path: Path) -> None:
 
 def test_none_leaves_the_weights_without_naming_them_as_side_files(tmp_path: Path) -> None:
     source = tiny.save(tiny.model_of("llama"), tmp_path / "source", max_shard_size="60KB")
-    extend.apply(extend.plan(source, tmp_path / "out", YARN, factor=2.0, weights=Weights.NONE))
+    extend.apply(plan_for(source, tmp_path / "out", YARN, factor=2.0, weights=Weights.NONE))
     left = {p.name for p in (tmp_path / "out").iterdir()}
     assert not {name for name in left if "safetensors" in name}, "an index without its shards is a broken checkpoint"
 
@@ -487,7 +711,7 @@ def test_where_links_cannot_be_made_the_weights_are_copied(checkpoint, tmp_path:
         raise OSError(18, "Invalid cross-device link")
 
     monkeypatch.setattr("os.link", refuse)
-    result = extend.apply(extend.plan(checkpoint("llama"), tmp_path / "out", YARN, factor=2.0))
+    result = extend.apply(plan_for(checkpoint("llama"), tmp_path / "out", YARN, factor=2.0))
     assert digest(tmp_path / "out" / "model.safetensors") == digest(checkpoint("llama") / "model.safetensors")
     assert not (tmp_path / "out" / "model.safetensors").samefile(checkpoint("llama") / "model.safetensors")
     assert result.output == str(tmp_path / "out")
@@ -502,7 +726,7 @@ def test_saved_frequencies_do_not_stay_stale(dtype, weights: Weights, own, tmp_p
     tensors = load_file(source / "model.safetensors") | {name: old.to(dtype) for name in names}
     save_file(tensors, source / "model.safetensors", metadata={"format": "pt"})
     before = snapshot(source)
-    plan = extend.plan(source, tmp_path / "out", YARN, factor=4.0, weights=weights)
+    plan = plan_for(source, tmp_path / "out", YARN, factor=4.0, weights=weights)
     extend.apply(plan)
     after = load_file(tmp_path / "out" / "model.safetensors")
     for name in names:
@@ -516,13 +740,13 @@ def test_saved_frequencies_of_another_shape_are_refused_and_nothing_stays(own, t
     tensors = load_file(source / "model.safetensors") | {"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(4)}
     save_file(tensors, source / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(ShapeError, match=r"inv_freq holds F32\[4\]"):
-        extend.apply(extend.plan(source, tmp_path / "out", YARN, factor=4.0))
+        extend.apply(plan_for(source, tmp_path / "out", YARN, factor=4.0))
     assert not (tmp_path / "out").exists()
 
 
 def test_the_source_stays_as_it_was(checkpoint, tmp_path: Path) -> None:
     before = snapshot(checkpoint("qwen3"))
-    for method in Method:
+    for method in LENGTHENING:
         extended(checkpoint("qwen3"), tmp_path / method.value, method, factor=2.0)
     assert snapshot(checkpoint("qwen3")) == before
 

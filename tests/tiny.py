@@ -17,6 +17,9 @@ import torch
 import transformers
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from ropetool.checkpoint.folder import read_config
+from ropetool.families.methods import Method
+from ropetool.families.reading import read_model
 from ropetool.models.unguarded import config_options
 
 VOCAB = 96
@@ -75,7 +78,9 @@ TINY: dict[str, Tiny] = {
     "cohere-qk-norm": Tiny("cohere", {**BIASES, "logit_scale": 1.0, "use_qk_norm": True}, norms=True),
     "glm4": Tiny("glm4", BIASES),
     "gpt_neox": Tiny("gpt_neox", {**BIASES, **FROM_HIDDEN, "rotary_pct": 0.5}),
-    "phi3": Tiny("phi3", {"partial_rotary_factor": 0.5, "original_max_position_embeddings": LENGTH}),
+    "phi3": Tiny(
+        "phi3", {"hidden_size": 128, "partial_rotary_factor": 0.5, "original_max_position_embeddings": LENGTH}
+    ),
     "gptj": Tiny(
         "gptj",
         {"n_embd": 128, "n_head": 8, "n_layer": 2, "n_positions": LENGTH, "rotary_dim": 8, "n_inner": 48},
@@ -178,3 +183,13 @@ def raw_tensors(shard: Path) -> tuple[bytes, dict[str, bytes], dict[str, dict[st
     entries = {name: entry for name, entry in header.items() if name != "__metadata__"}
     data = {name: content[stop + e["data_offsets"][0] : stop + e["data_offsets"][1]] for name, e in entries.items()}
     return content[:stop], data, entries
+
+
+def needed(source: Path, method: Method, factor: float = 1.0) -> dict[str, Any]:
+    """The settings without which a method cannot be asked for, others for another ``factor``."""
+    if method is Method.ABF:
+        return {"base": 1e9 * factor}
+    if method is Method.LONGROPE:
+        pairs = read_model(read_config(source)).geometry.rotary_dim // 2
+        return {"short_factor": [1.0] * pairs, "long_factor": [1.0 + factor * pair / 4 for pair in range(pairs)]}
+    return {}

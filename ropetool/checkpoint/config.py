@@ -164,6 +164,28 @@ def rope_blocks(config: Mapping[str, Any], theta_keys: Iterable[str] = ("rope_th
     )
 
 
+def block_of_layers(
+    config: Mapping[str, Any], layers: str, *, flat: bool = False, theta_keys: Iterable[str] = ()
+) -> RopeBlock:
+    """The block of one layer type: what is nested under its name, and with ``flat`` a ``rope_scaling`` that is not.
+
+    ``theta_keys`` are the top-level names of its base. Raises as `rope_blocks` does.
+    """
+    blocks: dict[str, Mapping[str, Any]] = {}
+    for where in BLOCKS:
+        block = _object(config, where)
+        if _is_nested(block, where):
+            blocks[f"{where}.{layers}"] = _object(block, layers)
+        elif flat:
+            blocks[where] = block
+    return _flat_block(config, blocks, layers, theta_keys)
+
+
+def is_nested(config: Mapping[str, Any], where: str) -> bool:
+    """Whether the block under ``where`` holds one block per layer type; raises `ConfigError` where it is a mixture."""
+    return _is_nested(_object(config, where), where)
+
+
 def _flat_block(
     config: Mapping[str, Any], blocks: Mapping[str, Mapping[str, Any]], layers: str, theta_keys: Iterable[str]
 ) -> RopeBlock:
@@ -198,8 +220,9 @@ def earlier_extension(config: Mapping[str, Any]) -> Mapping[str, Any]:
     extension = _object(marker(config), "extension")
     for key in ("factor", "original_theta"):
         number(extension, key)
-    count(extension, "original_length")
-    for key, kind in (("method", str), ("undo", dict)):
+    for key in ("original_length", "length"):
+        count(extension, key)
+    for key, kind in (("method", str), ("undo", dict), ("added", list), ("files", dict)):
         if not isinstance(extension.get(key), (kind, type(None))):
             raise ConfigError(f"the marker's extension.{key} is {extension[key]!r}; it was damaged", key=MARKER)
     return extension
@@ -210,35 +233,3 @@ def with_marker(config: Mapping[str, Any], **entries: Any) -> dict[str, Any]:
     marked = {key: value for key, value in config.items() if key != MARKER}
     marked[MARKER] = {**marker(config), **entries}
     return marked
-
-
-def with_rope_block(
-    config: Mapping[str, Any],
-    block: Mapping[str, Any],
-    theta: float,
-    style: Style,
-    partial_rotary_factor: float | None = None,
-    *,
-    theta_key: str = "rope_theta",
-    share_key: str = "partial_rotary_factor",
-) -> dict[str, Any]:
-    """A copy of a flat ``config`` with its rope block replaced, written in ``style``.
-
-    ``block`` holds the scaling keys (``rope_type`` and its parameters; only ``rope_type: default`` for none). The
-    base is always written where the style's readers look for it: transformers 5 fails on a block without it,
-    transformers 4 and mlx-lm take it from the top level only, under the class's own ``theta_key``, and the rotary
-    share under its ``share_key``.
-    """
-    written = {key: value for key, value in config.items() if key not in BLOCKS}
-    scaled = block.get("rope_type", "default") != "default"
-    for key in ("rope_theta", theta_key):
-        written.pop(key, None)
-    if style is not Style.V5:
-        written[theta_key] = theta
-        written["rope_scaling"] = dict(block) if scaled else None
-        if partial_rotary_factor is not None:
-            written[share_key] = partial_rotary_factor
-    if style is not Style.V4:
-        share = {} if partial_rotary_factor is None else {"partial_rotary_factor": partial_rotary_factor}
-        written["rope_parameters"] = {**block, "rope_theta": theta, **share}
-    return written

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
@@ -11,9 +12,14 @@ from ropetool.cli.options import Destination, DryRun, Json, Quiet, Source, parse
 from ropetool.cli.sink import Sink
 from ropetool.families.methods import Method, Weights
 
-MethodOption = Annotated[Method, typer.Option("--method", help="The scaling method.")]
+MethodOption = Annotated[
+    Method, typer.Option("--method", help="The scaling method; none takes an earlier extension back.")
+]
 To = Annotated[int | None, typer.Option("--to", parser=parse_length, metavar="LEN", help="The new length: 32768, 32k.")]
-Factor = Annotated[float | None, typer.Option("--factor", help="The factor over the trained length, instead of --to.")]
+Factor = Annotated[
+    float | None,
+    typer.Option("--factor", help="The factor over the trained length, instead of --to (llama3, longrope: beside it)."),
+]
 Original = Annotated[
     int | None,
     typer.Option("--original", parser=parse_length, metavar="LEN", help="The trained length, if config.json lacks it."),
@@ -25,6 +31,26 @@ WeightsOption = Annotated[
     Weights, typer.Option("--weights", help="Hard-link the weights, copy them, or leave them out.")
 ]
 Replace = Annotated[bool, typer.Option("--replace", help="Replace another method's extension instead of refusing.")]
+Base = Annotated[float | None, typer.Option("--base", help="abf: the new base (rope_theta).")]
+Factors = Annotated[
+    Path | None,
+    typer.Option(
+        "--factors", metavar="FILE", exists=True, dir_okay=False,
+        help="longrope: short and long factors, as JSON or as CSV of two columns.",
+    ),
+]  # fmt: skip
+BetaFast = Annotated[float | None, typer.Option("--beta-fast", help="yarn: pairs that turn more often stay (32).")]
+BetaSlow = Annotated[float | None, typer.Option("--beta-slow", help="yarn: pairs that turn less are interpolated (1).")]
+Truncate = Annotated[
+    bool | None, typer.Option("--truncate/--no-truncate", help="yarn: widen the ramp to whole pairs (so by default).")
+]
+MScale = Annotated[float | None, typer.Option("--mscale", help="yarn: DeepSeek's weight of the attention factor.")]
+MScaleAll = Annotated[float | None, typer.Option("--mscale-all-dim", help="yarn: the same, for the whole head.")]
+AttentionFactor = Annotated[
+    float | None, typer.Option("--attention-factor", help="yarn, longrope: by default computed from the factor.")
+]
+Low = Annotated[float | None, typer.Option("--low-freq-factor", help="llama3: below so many turns: interpolated (1).")]
+High = Annotated[float | None, typer.Option("--high-freq-factor", help="llama3: above so many turns: kept (4).")]
 
 
 def extend(
@@ -34,6 +60,16 @@ def extend(
     to: To = None,
     factor: Factor = None,
     original: Original = None,
+    base: Base = None,
+    factors: Factors = None,
+    beta_fast: BetaFast = None,
+    beta_slow: BetaSlow = None,
+    truncate: Truncate = None,
+    mscale: MScale = None,
+    mscale_all_dim: MScaleAll = None,
+    attention_factor: AttentionFactor = None,
+    low_freq_factor: Low = None,
+    high_freq_factor: High = None,
     style: StyleOption = Style.DUAL,
     weights: WeightsOption = Weights.LINK,
     replace: Replace = False,
@@ -46,11 +82,17 @@ def extend(
     Example: ropetool extend ./SmolLM2-135M ./SmolLM2-135M-32k --method yarn --to 32k
     """
     from ropetool import extend as verb
+    from ropetool.checkpoint.factors import read_factors
 
     sink = Sink(json, quiet)
+    given: dict[str, Any] = {
+        "base": base, "beta_fast": beta_fast, "beta_slow": beta_slow, "truncate": truncate, "mscale": mscale,
+        "mscale_all_dim": mscale_all_dim, "attention_factor": attention_factor, "low_freq_factor": low_freq_factor,
+        "high_freq_factor": high_freq_factor, **(read_factors(factors) if factors else {}),
+    }  # fmt: skip
     extension = verb.plan(
         src, dst, method, to=to, factor=factor, original=original, style=style, weights=weights,
-        replace_existing=replace,
+        settings={key: value for key, value in given.items() if value is not None}, replace_existing=replace,
     )  # fmt: skip
     if dry_run:
         sink.result("extended", extension.result, dry_run=True)

@@ -53,7 +53,7 @@ def _llama_cpp(served: Served) -> EngineFlags:
         "yarn": f"--rope-scaling yarn --rope-scale {scale} --yarn-orig-ctx {served.original_length} -c {served.length}",
         "linear": f"--rope-scaling linear --rope-scale {scale} -c {served.length}",
         "ntk": f"--rope-freq-base {served.theta:.10g} -c {served.length}",
-    }[served.method]
+    }.get(served.method, f"-c {served.length}")
     return EngineFlags("llama.cpp", flags, "for a GGUF made before the extension; one made after holds them")
 
 

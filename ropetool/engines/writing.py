@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ropetool.checkpoint.config import ALL_LAYERS, MARKER, Style, marker, text_config, with_marker, with_rope_block
+from ropetool.checkpoint.config import ALL_LAYERS, MARKER, Style, marker, text_config, with_marker
+from ropetool.checkpoint.styles import with_rope_block
 from ropetool.engines.engine import Engine
 from ropetool.engines.names import EngineName
 from ropetool.engines.rows import BY_NAME, ROWS

@@ -182,3 +182,11 @@ def with_text_keys(config: Mapping[str, Any], path: tuple[str, ...], **changes: 
         return {**config, **changes}
     key, *rest = path
     return {**config, key: with_text_keys(config[key], tuple(rest), **changes)}
+
+
+def with_text(config: Mapping[str, Any], path: tuple[str, ...], text: Mapping[str, Any]) -> dict[str, Any]:
+    """A copy of a whole config with ``text`` in the place of its text decoder's part."""
+    if not path:
+        return dict(text)
+    key, *rest = path
+    return {**config, key: with_text(config[key], tuple(rest), text)}

@@ -22,6 +22,8 @@ VALUE_TURNS = (
 )
 
 LOCAL_AND_GLOBAL_THETA = {"full_attention": "global_rope_theta", "sliding_attention": "local_rope_theta"}
+# A flat rope_scaling goes into both.
+BOTH_SCALED = {layers: {"scaled_by_flat": True} for layers in LOCAL_AND_GLOBAL_THETA}
 
 ROWS: tuple[Family, ...] = (
     *group(
@@ -56,12 +58,12 @@ ROWS: tuple[Family, ...] = (
     *group(
         "modernbert", HALF, fused("Wqkv"), ("Wo", "rotary_emb"),
         f"{ROTATE_HALF}, another base in sliding layers; rows are all q heads, all k heads, all v heads",
-        attention="attn", keys=GeometryKeys(kv_heads=None), kinds=LOCAL_AND_GLOBAL_THETA,
+        attention="attn", keys=GeometryKeys(kv_heads=None), kinds=LOCAL_AND_GLOBAL_THETA, kind_facts=BOTH_SCALED,
     ),
     *group(
         "modernbert-decoder", HALF, SEPARATE, ("v_proj", "Wo", "rotary_emb"),
         f"{ROTATE_HALF}, another base in sliding layers", attention="attn", keys=GeometryKeys(kv_heads=None),
-        kinds=LOCAL_AND_GLOBAL_THETA,
+        kinds=LOCAL_AND_GLOBAL_THETA, kind_facts=BOTH_SCALED,
     ),
     *group(
         "clvp_encoder", HALF, SEPARATE, ("v_proj", "out_proj"), f"{ROTATE_HALF}; v turns too",

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from ropetool.checkpoint.config import ALL_LAYERS, BLOCKS, RopeBlock, count, number, rope_blocks
+from ropetool.checkpoint.config import ALL_LAYERS, BLOCKS, RopeBlock, block_of_layers, count, is_nested, rope_blocks
 from ropetool.errors import ConfigError
 from ropetool.families.family import Family, Kind
 from ropetool.families.geometry import CLASS_DEFAULT, Geometry, read_geometry
@@ -21,30 +21,44 @@ def blocks_of(config: Mapping[str, Any], family: Family) -> tuple[RopeBlock, ...
 
     Raises `ConfigError` for a block in a form that the class would not read.
     """
+    if family.kinds:
+        _check_forms(config, family)
+        found = tuple(_block_of(kind, config) for kind in family.kinds)
+        _check_read(config, family, found[0])
+        return found
     blocks = rope_blocks(config, family.theta_keys)
     _check_read(config, family, blocks[0])
-    flat = blocks[0].layers == ALL_LAYERS
-    if not family.kinds:
-        if not flat:
-            raise ConfigError(
-                f"{BLOCKS[0]} has a block for each kind of layer, but the class of {family.model_type} reads one flat "
-                f"block; write that",
-                key=BLOCKS[0],
-            )
-        return blocks
-    if not flat:
-        by_layers = {block.layers: block for block in blocks}
-        return tuple(_nested(by_layers.get(kind.layer_type), kind, config) for kind in family.kinds)
-    if config.get(BLOCKS[0]):
-        kinds = " and ".join(kind.layer_type for kind in family.kinds)
+    if blocks[0].layers != ALL_LAYERS:
         raise ConfigError(
-            f"{BLOCKS[0]} is flat, but the class of {family.model_type} reads a block for each kind of layer "
-            f"({kinds}) and would ignore it without a word; nest it",
+            f"{BLOCKS[0]} has a block for each kind of layer, but the class of {family.model_type} reads one flat "
+            f"block; write that",
             key=BLOCKS[0],
         )
-    first, *rest = family.kinds
-    scaled = replace(blocks[0], layers=first.layer_type)
-    return (_with_default(scaled, first), *(_nested(None, kind, config) for kind in rest))
+    return blocks
+
+
+def _check_forms(config: Mapping[str, Any], family: Family) -> None:
+    """Refuse a flat block that a class with a block for each kind of layer would pass over, or put in their place."""
+    kinds = " and ".join(kind.layer_type for kind in family.kinds)
+    for where in BLOCKS:
+        read = where != BLOCKS[0] and any(kind.scaled_by_flat for kind in family.kinds)
+        if config.get(where) and not read and not is_nested(config, where):
+            raise ConfigError(
+                f"{where} is flat, but the class of {family.model_type} reads a block for each kind of layer "
+                f"({kinds}) and would ignore it without a word; nest it",
+                key=where,
+            )
+
+
+def _block_of(kind: Kind, config: Mapping[str, Any]) -> RopeBlock:
+    """The block of one kind: what config.json has for it in any style, over the class's own."""
+    theta_keys = (kind.theta_key,) if kind.theta_key else ()
+    block = block_of_layers(config, kind.layer_type, flat=kind.scaled_by_flat, theta_keys=theta_keys)
+    nested = any(isinstance((config.get(where) or {}).get(kind.layer_type), dict) for where in BLOCKS)
+    if nested:
+        return block
+    added = kind.added_to_flat_yarn if block.rope_type == "yarn" else {}
+    return _with_default(RopeBlock(block.layers, {**added, **block.values}, block.sources), kind)
 
 
 def _check_read(config: Mapping[str, Any], family: Family, block: RopeBlock) -> None:
@@ -61,17 +75,6 @@ def _check_read(config: Mapping[str, Any], family: Family, block: RopeBlock) -> 
         f"{instead}: write it there",
         key=unread,
     )
-
-
-def _nested(block: RopeBlock | None, kind: Kind, config: Mapping[str, Any]) -> RopeBlock:
-    """The block of one kind; one without a base of its own takes it from the top level, as the class does."""
-    found = block or RopeBlock(kind.layer_type, {}, {})
-    theta = number(config, kind.theta_key) if kind.theta_key else None
-    if theta is not None and "rope_theta" not in found.values:
-        found = RopeBlock(
-            found.layers, {**found.values, "rope_theta": theta}, {**found.sources, "rope_theta": kind.theta_key}
-        )
-    return found if block else _with_default(found, kind)
 
 
 def _with_default(block: RopeBlock, kind: Kind) -> RopeBlock:

@@ -85,7 +85,9 @@ ROWS: tuple[Family, ...] = (
         (*MLA_STAYS, "g_proj"), f"{ADJACENT}, in the indexer too, after a norm of the key's rotary part",
         keys=MLA_KEYS, others=indexer(),
         kinds={"indexed_attention": "rope_theta", "sliding_attention": "swa_rope_theta"},
-        kind_facts={"sliding_attention": {"instead": SLIDING_LATENT}},
+        kind_facts={
+            "indexed_attention": {"scaled_by_flat": False}, "sliding_attention": {"instead": SLIDING_LATENT},
+        },
     ),
     *group(
         "hy_v4", HALF, MLA, (*MLA_STAYS, "linear_gate", "learnable_sink_param"),
@@ -123,7 +125,10 @@ ROWS: tuple[Family, ...] = (
     *group(
         "deepseek_v4", INTERLEAVED, (Moved("wq_b", Q, "q"), Moved("wkv", ONE_HEAD, "k")), (), COMPLEX, attention="attn",
         keys=GeometryKeys(share_in_block=True, rope_at_end=True),
-        kinds={"main": "rope_theta", "compress": "compress_rope_theta"},
+        kinds={"compress": "compress_rope_theta", "main": "rope_theta"},
+        kind_facts={"compress": {"added_to_flat_yarn": {"attention_factor": 1.0}}},
+        methods=frozenset(("default",)),
+        methods_reason="its compressed layers are trained with YaRN, and an attention factor that the class sets to 1",
         refusal="one latent is both k and v, and is rotated back after the attention: v turns with k, so the layout "
         "cannot change without the columns of the output projection",
     ),

@@ -6,9 +6,10 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
+from ropetool.checkpoint.config import earlier_extension
 from ropetool.checkpoint.shards import read_json_file
 from ropetool.families.reading import Reading, Warn
 
@@ -70,6 +71,20 @@ def length_edits(directory: Path, reading: Reading, new: int) -> LengthEdits:
             files[file], change = raised
             changes.append(change)
     return LengthEdits(files, tuple(changes), (*_window(reading, new), *_truncation(directory, new)))
+
+
+def restored_lengths(directory: Path, config: Mapping[str, Any]) -> LengthEdits:
+    """The side files as they were before every extension, by what the marker of ``config`` kept of them."""
+    files: dict[str, dict[str, Any]] = {}
+    changes: list[Change] = []
+    for file, keys in (earlier_extension(config).get("files") or {}).items():
+        path = directory / PurePath(file).name
+        content = read_json_file(path) if path.is_file() else {}
+        for key, old in keys.items():
+            if key in content:
+                changes.append(Change(path.name, key, content[key], old))
+                files[path.name] = {**files.get(path.name, content), key: old}
+    return LengthEdits(files, tuple(changes), ())
 
 
 def _window(reading: Reading, new: int) -> tuple[Warn, ...]:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 
-from ropetool.checkpoint.config import earlier_extension
+from ropetool.families.methods import Method
+from ropetool.families.native import scaled_by_now
 from ropetool.families.reading import Reading
-from ropetool.rope.frequencies import Default, LongRope, Yarn, ntk_theta
-
-# Methods whose block holds the trained length itself.
-OWN_LENGTH = ("yarn", "longrope", "llama3")
+from ropetool.families.recipes import RECIPES, derived_attention_factor
+from ropetool.rope.frequencies import Dynamic, LongRope, Yarn, ntk_theta
 
 
 def extension_fault(a: Reading, b: Reading) -> str | None:
@@ -25,15 +24,13 @@ def extension_fault(a: Reading, b: Reading) -> str | None:
 
 
 def _method(reading: Reading) -> str | None:
-    scaling = reading.rotations[0].scaling
-    told = earlier_extension(reading.config).get("method")
-    return told or (None if isinstance(scaling, Default) else scaling.name)
+    return scaled_by_now(reading.extension, reading.rotations[0].scaling)[0]
 
 
 def _base_fault(a: Reading, b: Reading) -> str | None:
     theta_a, theta_b = a.rotations[0].scaling.theta, b.rotations[0].scaling.theta
-    native_a = earlier_extension(a.config).get("original_theta", theta_a)
-    native_b = earlier_extension(b.config).get("original_theta", theta_b)
+    native_a = a.extension.get("original_theta", theta_a)
+    native_b = b.extension.get("original_theta", theta_b)
     method_a, method_b = _method(a), _method(b)
     if method_b is None:
         return f"the base is {theta_a:g} in the first and {theta_b:g} in the second, which is marked as no extension"
@@ -41,8 +38,11 @@ def _base_fault(a: Reading, b: Reading) -> str | None:
         return f"the first is scaled by {method_a}, the second by {method_b}"
     if native_a != native_b:
         return f"the base before any extension is {native_a:g} in the first and {native_b:g} in the second"
-    if method_b == "ntk":
-        factor = earlier_extension(b.config).get("factor", 1.0)
+    if method_b == Method.ABF.value:
+        if theta_b <= native_b:
+            return f"the base is {theta_b:g}, not above {native_b:g}, the one before; the second says it was adjusted"
+    elif method_b == Method.NTK.value:
+        factor = b.extension.get("factor", 1.0)
         expected = ntk_theta(native_b, factor, b.rotations[0].geometry.rotary_dim)
         if not math.isclose(theta_b, expected, rel_tol=1e-6):
             return f"the base is {theta_b:g}, but NTK-aware by factor {factor:g} makes it {expected:g}"
@@ -52,17 +52,20 @@ def _base_fault(a: Reading, b: Reading) -> str | None:
 
 
 def _length_fault(a: Reading, b: Reading) -> str | None:
-    scaling, earlier = b.rotations[0].scaling, earlier_extension(b.config)
-    native = earlier_extension(a.config).get("original_length") or a.rotations[0].original_length
-    told = getattr(scaling, "original_length", None) if scaling.name in OWN_LENGTH else earlier.get("original_length")
+    scaling, earlier = b.rotations[0].scaling, b.extension
+    native = a.extension.get("original_length") or a.rotations[0].original_length
+    told = getattr(scaling, "original_length", earlier.get("original_length"))
     if told is not None and native is not None and told != native:
         return f"the second was extended over {told} trained tokens, the first has {native}"
-    if (b.length or 0) < (a.length or 0):
-        return f"the second serves {b.length} tokens, fewer than the {a.length} of the first"
-    # llama3's factor need not be the ratio of the lengths, and longrope's seldom is.
-    factor = scaling.factor if isinstance(scaling, Yarn) else earlier.get("factor")
-    if told is not None and factor is not None and b.length is not None and abs(told * factor - b.length) >= 1:
-        return f"factor {factor:g} over {told} tokens makes {told * factor:g}, but the config's length is {b.length}"
+    reach = b.reach or 0
+    if reach < (a.reach or 0):
+        return f"the second serves {reach} tokens, fewer than the {a.reach} of the first"
+    method = _method(b)
+    if method in tuple(Method) and RECIPES[Method(method)].own_factor:
+        return None
+    factor = scaling.factor if isinstance(scaling, (Yarn, Dynamic)) else earlier.get("factor")
+    if told is not None and factor is not None and reach and abs(told * factor - reach) >= 1:
+        return f"factor {factor:g} over {told} tokens makes {told * factor:g}, but the config's length is {reach}"
     return None
 
 
@@ -72,7 +75,7 @@ def _attention_fault(a: Reading, b: Reading) -> str | None:
         return None
     scaling = b.rotations[0].scaling
     assert isinstance(scaling, (Yarn, LongRope))
-    derived = type(scaling)(**{**vars(scaling), "explicit_attention_factor": None}).attention_factor
+    derived = derived_attention_factor(scaling)
     if math.isclose(theirs, derived, rel_tol=1e-3):
         return None
     return (

@@ -6,11 +6,16 @@ from enum import Enum
 
 
 class Method(str, Enum):
-    """The extension methods."""
+    """The extension methods; ``none`` takes an extension back."""
 
     YARN = "yarn"
     LINEAR = "linear"
     NTK = "ntk"
+    DYNAMIC = "dynamic"
+    LONGROPE = "longrope"
+    LLAMA3 = "llama3"
+    ABF = "abf"
+    NONE = "none"
 
 
 class Weights(str, Enum):

@@ -6,36 +6,35 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ropetool.checkpoint.config import earlier_extension
-from ropetool.errors import MethodError
+from ropetool.errors import MethodError, UsageError
 from ropetool.families.methods import Method
 from ropetool.families.reading import Reading, Rotation, Warn
-from ropetool.rope.frequencies import Default
+from ropetool.rope.frequencies import Default, Linear, Proportional, Scaling
 
 
 @dataclass(frozen=True)
 class Native:
-    """The model before any extension: trained length in tokens, base, and what the config says of an earlier one."""
+    """The model before any extension: trained length in tokens, base, and what the config says of an earlier one.
+
+    ``method`` and ``factor`` are the earlier one's, None and 1 where there is none; ``reaches`` is the length in tokens
+    that the checkpoint serves now.
+    """
 
     length: int
     theta: float
     method: str | None
+    factor: float
+    reaches: int
     warnings: tuple[Warn, ...] = ()
 
 
 def native_of(
-    config: Mapping[str, Any],
-    reading: Reading,
-    rotation: Rotation,
-    original: int | None,
-    method: str,
-    replace_existing: bool,
+    reading: Reading, rotation: Rotation, original: int | None, method: str, replace_existing: bool
 ) -> Native:
     """The trained length and base under whatever scaling is there; refuses to stack methods or to guess a length."""
-    earlier = earlier_extension(config)
-    scaled_by = earlier.get("method") or (None if isinstance(rotation.scaling, Default) else rotation.scaling.name)
+    earlier = reading.extension
+    scaled_by, factor = scaled_by_now(earlier, rotation.scaling)
     if scaled_by not in (None, method) and not replace_existing:
-        factor = earlier.get("factor") or getattr(rotation.scaling, "factor", 1.0)
         over = earlier.get("original_length") or rotation.original_length or reading.length
         further = f"Extend it further by {scaled_by}, or give" if scaled_by in tuple(Method) else "Give"
         raise MethodError(
@@ -44,34 +43,54 @@ def native_of(
             method=method,
             existing=scaled_by,
         )
+    length, warnings = (original, ()) if original is not None else _trained(earlier, reading, rotation, scaled_by)
     theta = float(earlier.get("original_theta") or rotation.scaling.theta)
-    if original is not None:
-        return Native(original, theta, scaled_by)
+    return Native(length, theta, scaled_by, factor, reading.reach or length, warnings)
+
+
+def scaled_by_now(earlier: Mapping[str, Any], scaling: Scaling) -> tuple[str | None, float]:
+    """The method that is there, by the marker or else by the block, and its factor."""
+    found = None if isinstance(scaling, Default) else scaling.name
+    factor = float(getattr(scaling, "factor", 1.0))
+    if isinstance(scaling, Proportional):
+        found = None if factor == 1 else Linear.name
+    return earlier.get("method") or found, float(earlier.get("factor") or factor)
+
+
+def _trained(
+    earlier: Mapping[str, Any], reading: Reading, rotation: Rotation, scaled_by: str | None
+) -> tuple[int, tuple[Warn, ...]]:
     known = earlier.get("original_length") or rotation.block.values.get("original_max_position_embeddings")
+    key = reading.family.keys.length
     if known is not None and scaled_by is None and known != reading.length:
         raise MethodError(
-            f"original_max_position_embeddings is {known}, but nothing is scaled and {reading.family.keys.length} is "
-            f"{reading.length}; say which is the trained length by --original",
+            f"original_max_position_embeddings is {known}, but nothing is scaled and {key} is {reading.length}; say "
+            f"which is the trained length by --original",
             original_length=known,
             length=reading.length,
         )
     if known is not None:
-        return Native(int(known), theta, scaled_by)
+        return int(known), ()
     if reading.length is None:
-        key = reading.family.keys.length
         raise MethodError(f"config.json has no {key}, so the trained length is not known; give it by --original")
-    if scaled_by == "linear":
-        return _native_of_linear(reading.length, float(getattr(rotation.scaling, "factor", 1.0)), theta)
-    if reading.length & (reading.length - 1):
+    if scaled_by == Method.LINEAR.value:
+        return _trained_under_linear(reading.length, float(getattr(rotation.scaling, "factor", 1.0)))
+    if scaled_by == Method.NTK.value:
         raise MethodError(
-            f"{reading.family.keys.length} is {reading.length}, not a power of two, so it may hold more than the "
-            f"trained length (Qwen3 has 40960 for 32768 trained tokens); give the trained length by --original",
+            f"the block raises the base by alpha, and {key}, {reading.length}, may have been raised with it; give the "
+            f"trained length by --original",
             length=reading.length,
         )
-    return Native(reading.length, theta, scaled_by)
+    if reading.length & (reading.length - 1):
+        raise MethodError(
+            f"{key} is {reading.length}, not a power of two, so it may hold more than the trained length (Qwen3 has "
+            f"40960 for 32768 trained tokens); give the trained length by --original",
+            length=reading.length,
+        )
+    return reading.length, ()
 
 
-def _native_of_linear(length: int, factor: float, theta: float) -> Native:
+def _trained_under_linear(length: int, factor: float) -> tuple[int, tuple[Warn, ...]]:
     """Linear blocks do not hold the trained length; it is max / factor where the maximum was raised with it."""
     native = length / factor
     if native != int(native):
@@ -86,4 +105,30 @@ def _native_of_linear(length: int, factor: float, theta: float) -> Native:
         f"the trained length was taken as {length} / {factor:g} = {int(native)} tokens; if max_position_embeddings "
         f"was never raised for the linear factor, give the trained length by --original",
     )
-    return Native(int(native), theta, "linear", (warning,))
+    return int(native), (warning,)
+
+
+def new_length(
+    native: Native, to: int | None, factor: float | None, *, own_factor: bool, longest: int
+) -> tuple[float, int]:
+    """The exact factor, and the length in tokens: the smallest factor that reaches ``to``, or what ``factor`` gives.
+
+    A method with an ``own_factor`` takes both. Raises `UsageError` for a length that is not longer.
+    """
+    if (to is None and factor is None) or (to is not None and factor is not None and not own_factor):
+        raise UsageError("give the new length by --to, or the factor by --factor, one of them")
+    if factor is not None and not 1 <= factor < float("inf"):
+        raise UsageError(f"--factor {factor:g} would shrink the context; it must be at least 1", factor=factor)
+    ratio = (to or 0) / native.length if factor is None else factor
+    to = int(min(native.length * ratio, 2 * longest)) if to is None else to
+    if to > longest:
+        raise UsageError(f"a context of more than {longest:,} tokens is not to be had; give a smaller length")
+    if to < native.reaches or to <= native.length:
+        raise UsageError(
+            f"the new length of {to} tokens must be above the trained {native.length}, and not below the current "
+            f"{native.reaches}",
+            to=to,
+            original_length=native.length,
+            length=native.reaches,
+        )
+    return ratio, to

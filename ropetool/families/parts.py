@@ -62,10 +62,19 @@ def fused(module: str, *loaded_as: str) -> tuple[Moved, ...]:
 
 
 def _kinds(model_type: str, theta_keys: Mapping[str, str], facts: Mapping[str, Mapping[str, Any]]) -> tuple[Kind, ...]:
-    """The kinds of layers of a type, the scaled one first, with the class's own blocks."""
+    """The kinds of layers of a type, the scaled one first, with the class's own blocks.
+
+    A class with a version-4 name for the base takes a flat ``rope_scaling`` for the first kind, if not told otherwise.
+    """
     blocks = CLASSES[model_type].get("blocks", {})
+    first = next(iter(theta_keys), None)
     return tuple(
-        Kind(layer_type, blocks.get(layer_type, {}), key, **facts.get(layer_type, {}))
+        Kind(
+            layer_type,
+            blocks.get(layer_type, {}),
+            key,
+            **{"scaled_by_flat": bool(key) and layer_type == first, **facts.get(layer_type, {})},
+        )
         for layer_type, key in theta_keys.items()
     )
 

@@ -6,16 +6,16 @@ Every verb starts here, so that all of them mean the same thing by the same chec
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ropetool.checkpoint.config import BLOCKS, RopeBlock, count, marker
+from ropetool.checkpoint.config import BLOCKS, RopeBlock, count, earlier_extension, marker, number
 from ropetool.errors import ConfigError, NoRotaryError
 from ropetool.families.decoder import Decoder, decoder_of
 from ropetool.families.family import Family, Kind, Nope, Site
 from ropetool.families.geometry import CLASS_DEFAULT, SHARE, Geometry, read_geometry
 from ropetool.families.kinds import blocks_of, geometry_of_kind, layer_geometries
-from ropetool.rope.frequencies import SPELLINGS, Proportional, Scaling, scaling_from_block
+from ropetool.rope.frequencies import SPELLINGS, Dynamic, NtkAware, Proportional, Scaling, scaling_from_block
 from ropetool.rope.pairing import Pairing
 
 INDEXER = "indexer"
@@ -57,7 +57,8 @@ class Reading:
     ``class_pairing`` is what the stock model class would rotate, given this config. They differ in a checkpoint
     that was converted away from its class. ``config`` is the text decoder's part, ``model_type`` the whole's.
     ``geometry`` is that of the first rotation, ``layers`` those of every layer where they differ; ``others`` are the
-    rotations of the row's other sites. ``still_layers`` have nothing to move, not even jointly.
+    rotations of the row's other sites. ``still_layers`` have nothing to move, not even jointly. ``extension`` is what
+    the marker says of one that ropetool made.
     """
 
     model_type: str
@@ -76,6 +77,18 @@ class Reading:
     refusal: str
     evidence: tuple[Evidence, ...]
     warnings: tuple[Warn, ...]
+    extension: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def reach(self) -> int | None:
+        """The length in tokens that the checkpoint was made to serve.
+
+        Under dynamic scaling, max_position_embeddings is the trained length; the reach is in the marker, or by factor.
+        """
+        scaling = self.rotations[0].scaling
+        if isinstance(scaling, Dynamic):
+            return int(self.extension.get("length") or scaling.original_length * scaling.factor)
+        return self.length
 
     def geometry_of_layer(self, layer: str) -> Geometry:
         """The geometry of the main attention of the layer at ``layer`` (``model.layers.3``)."""
@@ -131,7 +144,7 @@ def read_as(config: Mapping[str, Any], decoder: Decoder) -> Reading:
     return Reading(
         str(config["model_type"]), family, text, decoder, geometry, layer_geometries(text, family, blocks), others,
         rotations, length, class_pairing, Pairing(evidence[0].says), nope_layers(text, family.nope),
-        _still_layers(text, family), refusal, evidence, tuple(warnings),
+        _still_layers(text, family), refusal, evidence, tuple(warnings), earlier_extension(config),
     )  # fmt: skip
 
 
@@ -249,6 +262,9 @@ def _rotation(
         warnings.append(Warn("old-rope-type", said))
     theta, source = _theta(block, family, kind, turning, warnings)
     scaling = scaling_from_block(block.values, theta, length)
+    alpha = number(block.values, "alpha") if family.fixed_alpha else None
+    if isinstance(scaling, Dynamic) and alpha is not None:
+        scaling = NtkAware(theta, alpha)
     share = block.values.get("partial_rotary_factor")
     ignored = not keys.share and not keys.share_in_block and not isinstance(scaling, Proportional)
     if share not in (None, 1) and ignored:

@@ -15,7 +15,7 @@ from ropetool.rope.frequencies import Scaling
 from ropetool.rope.pairing import Pairing
 
 # Methods whose frequencies do not depend on the length in play: a buffer made at loading holds them.
-STATIC_METHODS = frozenset(("default", "linear", "yarn", "llama3", "proportional"))
+STATIC_METHODS = frozenset(("default", "linear", "ntk", "abf", "yarn", "llama3", "proportional"))
 
 
 @dataclass(frozen=True)
@@ -40,12 +40,11 @@ class Rotary:
         In float32 whatever the model's dtype, as transformers' classes make them. The length in play, which dynamic
         and longrope look at, is the last position plus one.
         """
-        inv_freq = self.live_inv_freq
+        inv_freq, length = self.live_inv_freq, int(positions_T.max()) + 1
         if inv_freq is None or self.scaling.name not in STATIC_METHODS:
-            length = int(positions_T.max()) + 1
             inv_freq = torch.from_numpy(self.scaling.inv_freq(self.rotary_dim, length))
         angles_rad = positions_T.cpu().float()[:, None] * inv_freq.float().cpu()
-        factor = self.scaling.attention_factor
+        factor = self.scaling.attention_factor_at(length)
         return angles_rad.cos() * factor, angles_rad.sin() * factor
 
     def rotate(self, x_BHTD: Tensor, positions_T: Tensor) -> Tensor:

@@ -49,6 +49,10 @@ def table_modules(model: nn.Module) -> dict[str, nn.Module]:
     }
 
 
+# Rope types whose frequencies depend on how many tokens are in play.
+FOLLOW_THE_LENGTH = ("dynamic", "longrope")
+
+
 def live_frequencies(model: nn.Module) -> dict[str, Tensor]:
     """The inv_freq buffers in the model as loaded, float64 on the CPU, by kind of layer; ``all`` where they are one.
 
@@ -70,6 +74,17 @@ def live_frequencies(model: nn.Module) -> dict[str, Tensor]:
         for part, of_text, table in tables:
             frequencies[layers if same or of_text else part] = table
     return frequencies
+
+
+def stretch(model: nn.Module, length: int) -> None:
+    """Show ``length`` tokens to the tables that follow the length (dynamic, longrope), as a pass over so many would."""
+    for module in table_modules(model).values():
+        told = getattr(module, "rope_type", None)
+        for layers, rope_type in (told if isinstance(told, dict) else {None: told}).items():
+            if rope_type in FOLLOW_THE_LENGTH:
+                last = torch.tensor([[length - 1]], device=next(module.buffers()).device)
+                options = {} if layers is None else {"layer_type": layers}
+                module(torch.zeros(1, 1, 1, device=last.device), last, **options)
 
 
 def _effective(module: nn.Module, buffer: Tensor) -> Tensor:

@@ -12,14 +12,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ropetool.errors import ConfigError
+from ropetool.rope.values import Block, agree, count, fault, flag, number, numbers, optional
 
 Floats = npt.NDArray[np.float64]
+ORIGINAL, MAX_LENGTH = "original_max_position_embeddings", "max_position_embeddings"
+MSCALES = ("short_mscale", "long_mscale")
 
 
 def plain_inv_freq(theta: float, rotary_dim: int) -> Floats:
@@ -39,10 +41,14 @@ class Scaling:
         """Angle per token of each pair in radians, shape [R/2]."""
         return plain_inv_freq(self.theta, rotary_dim)
 
-    @property
-    def attention_factor(self) -> float:
+    def attention_factor_at(self, length: int | None = None) -> float:
         """What cos and sin are multiplied by."""
         return 1.0
+
+    @property
+    def attention_factor(self) -> float:
+        """What cos and sin are multiplied by up to the trained length; beyond it too, but for Phi-3.5-MoE."""
+        return self.attention_factor_at()
 
 
 @dataclass(frozen=True)
@@ -74,6 +80,36 @@ def ntk_theta(theta: float, factor: float, rotary_dim: int) -> float:
             f"NTK-aware scaling needs two pairs at least; the rotary width is {rotary_dim}", key="head_dim"
         )
     return float(theta * factor ** (rotary_dim / (rotary_dim - 2)))
+
+
+@dataclass(frozen=True)
+class NtkAware(Scaling):
+    """NTK-aware scaling (arXiv:2309.00071, section 3.1, eq. 16). No rope type has this name: its base is written."""
+
+    factor: float
+
+    name = "ntk"
+
+    def inv_freq(self, rotary_dim: int, length: int | None = None) -> Floats:
+        """See `Scaling.inv_freq`; raises `ConfigError` for a single pair."""
+        return plain_inv_freq(ntk_theta(self.theta, self.factor, rotary_dim), rotary_dim)
+
+
+@dataclass(frozen=True)
+class AdjustedBase(Scaling):
+    """RoPE with an adjusted base frequency (Xiong et al., arXiv:2309.16039, section 4.1, "RoPE ABF").
+
+    ``theta`` is the base that the model was first trained with, ``base`` the larger one that takes its place. As with
+    NTK-aware scaling, no rope type has this name.
+    """
+
+    base: float
+
+    name = "abf"
+
+    def inv_freq(self, rotary_dim: int, length: int | None = None) -> Floats:
+        """See `Scaling.inv_freq`."""
+        return plain_inv_freq(self.base, rotary_dim)
 
 
 @dataclass(frozen=True)
@@ -123,7 +159,12 @@ class Yarn(Scaling):
     name = "yarn"
 
     def ramp(self, rotary_dim: int) -> tuple[float, float]:
-        """The pair indices (low, high) between which the ramp runs."""
+        """The pair indices (low, high) between which the ramp runs.
+
+        Raises `ConfigError` where the clamps to the head leave high below low: even the slowest pair turns more than
+        ``beta_fast`` times, or even the fastest less than ``beta_slow`` times. transformers 5.24 runs the ramp
+        backwards then, which interpolates the pairs that the paper keeps.
+        """
 
         def pair_that_turns(times: float) -> float:
             turns = self.original_length / (times * 2 * math.pi)
@@ -132,7 +173,11 @@ class Yarn(Scaling):
         low, high = pair_that_turns(self.beta_fast), pair_that_turns(self.beta_slow)
         if self.truncate:
             low, high = math.floor(low), math.ceil(high)
-        return max(low, 0), min(high, rotary_dim - 1)
+        low, high = max(low, 0), min(high, rotary_dim - 1)
+        if low > high:
+            said = f"is {self.original_length} and the base {self.theta:g}: YaRN's ramp over {rotary_dim // 2} pairs "
+            raise fault(ORIGINAL, f"{said}would run backwards, from {low:g} to {high:g}", self.original_length)
+        return low, high
 
     def inv_freq(self, rotary_dim: int, length: int | None = None) -> Floats:
         """See `Scaling.inv_freq`."""
@@ -142,8 +187,7 @@ class Yarn(Scaling):
         plain = plain_inv_freq(self.theta, rotary_dim)
         return np.asarray(plain * (1 - interpolated) + plain / self.factor * interpolated, dtype=np.float64)
 
-    @property
-    def attention_factor(self) -> float:
+    def attention_factor_at(self, length: int | None = None) -> float:
         """0.1 ln(factor) + 1 unless given; the quotient of two such terms with DeepSeek's mscale pair."""
         if self.explicit_attention_factor is not None:
             return self.explicit_attention_factor
@@ -151,12 +195,22 @@ class Yarn(Scaling):
             return _yarn_mscale(self.factor, self.mscale) / _yarn_mscale(self.factor, self.mscale_all_dim)
         return _yarn_mscale(self.factor)
 
+    @property
+    def softmax_factor(self) -> float:
+        """What the softmax scale is multiplied by, in the classes with DeepSeek's latent attention only.
+
+        (0.1 * mscale_all_dim * ln(factor) + 1)^2 where mscale_all_dim is given, whatever the attention factor
+        (transformers 5.24, modeling_deepseek_v3.py, `yarn_apply_mscale`).
+        """
+        return _yarn_mscale(self.factor, self.mscale_all_dim) ** 2 if self.mscale_all_dim else 1.0
+
 
 @dataclass(frozen=True)
 class LongRope(Scaling):
     """LongRoPE (Ding et al., arXiv:2402.13753, eq. 2, as released with Phi-3): one factor per pair.
 
-    The short list serves up to the original length, the long list beyond it, for all positions at once.
+    The short list serves up to the original length, the long list beyond it, for all positions at once. Phi-3.5-MoE
+    gives cos and sin a factor of their own with each list, ``short_mscale`` and ``long_mscale``.
     """
 
     short_factor: tuple[float, ...]
@@ -164,23 +218,30 @@ class LongRope(Scaling):
     original_length: int
     factor: float
     explicit_attention_factor: float | None = None
+    short_mscale: float | None = None
+    long_mscale: float | None = None
 
     name = "longrope"
 
     def inv_freq(self, rotary_dim: int, length: int | None = None) -> Floats:
         """See `Scaling.inv_freq`; raises `ConfigError` when a factor list has not R/2 entries."""
-        factors = self.long_factor if length is not None and length > self.original_length else self.short_factor
-        if len(factors) != rotary_dim // 2:
-            raise ConfigError(
-                f"longrope needs rotary/2 = {rotary_dim // 2} factors, this list has {len(factors)}", key="short_factor"
-            )
+        for key, factors in (("short_factor", self.short_factor), ("long_factor", self.long_factor)):
+            if len(factors) != rotary_dim // 2:
+                raise ConfigError(
+                    f"longrope needs rotary/2 = {rotary_dim // 2} factors, {key} has {len(factors)}", key=key
+                )
+        factors = self.long_factor if self._beyond(length) else self.short_factor
         return plain_inv_freq(self.theta, rotary_dim) / np.asarray(factors, dtype=np.float64)
 
-    @property
-    def attention_factor(self) -> float:
-        """sqrt(1 + ln(factor) / ln(original)) unless given (Phi-3's modeling code)."""
-        if self.explicit_attention_factor is not None:
-            return self.explicit_attention_factor
+    def _beyond(self, length: int | None) -> bool:
+        return length is not None and length > self.original_length
+
+    def attention_factor_at(self, length: int | None = None) -> float:
+        """sqrt(1 + ln(factor) / ln(original)) unless given (Phi-3's modeling code), or given with each list."""
+        given = self.long_mscale if self._beyond(length) else self.short_mscale
+        given = self.explicit_attention_factor if given is None else given
+        if given is not None:
+            return given
         return 1.0 if self.factor <= 1 else math.sqrt(1 + math.log(self.factor) / math.log(self.original_length))
 
 
@@ -228,106 +289,75 @@ class Proportional(Scaling):
         return plain
 
 
-def _fault(key: str, reason: str, value: Any = None) -> ConfigError:
-    return ConfigError(f"the rope block's {key} {reason}", key=key, value=value)
+def _factor(block: Block, default: float | None = None) -> float:
+    """The factor; one below 1 would shorten the context (transformers 5.24 warns, and computes)."""
+    return number(block, "factor", default, least=1.0)
 
 
-def _number(block: Mapping[str, Any], key: str, default: float | None = None) -> float:
-    value = block.get(key)
-    if value is None:
-        if default is None:
-            raise _fault(key, "is missing")
-        return default
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise _fault(key, f"must be a number, not {value!r}", value)
-    if not math.isfinite(value) or value <= 0:
-        raise _fault(key, f"must be a positive finite number, not {value!r}", value)
-    return float(value)
+def _ratio(max_length: int | None, original: int) -> float | None:
+    """The factor where the block has none (transformers 5.24, modeling_rope_utils.py, "NOTE: DeepSeek-V3")."""
+    return None if max_length is None else max_length / original
 
 
-def _optional(block: Mapping[str, Any], key: str) -> float | None:
-    return None if block.get(key) is None else _number(block, key)
-
-
-def _length(block: Mapping[str, Any], max_length: int | None) -> int:
-    return int(_number(block, "original_max_position_embeddings", None if max_length is None else float(max_length)))
-
-
-def _factors(block: Mapping[str, Any], key: str) -> tuple[float, ...]:
-    values = block.get(key)
-    if not isinstance(values, list) or not values:
-        raise _fault(key, "must be a list of numbers")
-    return tuple(_number({key: value}, key) for value in values)
-
-
-def _turns(block: Mapping[str, Any], key: str, default: float) -> float:
-    turns = _number(block, key, default)
-    if turns > 1e6:
-        raise _fault(key, f"is {turns:g} turns within the trained length; no pair turns so often", turns)
-    return turns
-
-
-def _yarn(block: Mapping[str, Any], theta: float, max_length: int | None) -> Scaling:
-    original = _length(block, max_length)
-    ratio = None if max_length is None else max_length / original
-    return Yarn(
-        theta=theta,
-        factor=_number(block, "factor", ratio),
-        original_length=original,
-        beta_fast=_turns(block, "beta_fast", 32.0),
-        beta_slow=_turns(block, "beta_slow", 1.0),
-        truncate=block.get("truncate") is not False,
-        mscale=_optional(block, "mscale"),
-        mscale_all_dim=_optional(block, "mscale_all_dim"),
-        explicit_attention_factor=_optional(block, "attention_factor"),
-    )
-
-
-def _longrope(block: Mapping[str, Any], theta: float, max_length: int | None) -> Scaling:
-    original = _length(block, max_length)
-    ratio = 1.0 if max_length is None else max_length / original
-    return LongRope(
-        theta=theta,
-        short_factor=_factors(block, "short_factor"),
-        long_factor=_factors(block, "long_factor"),
-        original_length=original,
-        factor=_number(block, "factor", ratio),
-        explicit_attention_factor=_optional(block, "attention_factor"),
-    )
-
-
-def _dynamic(block: Mapping[str, Any], theta: float, max_length: int | None) -> Scaling:
-    if max_length is None:
-        raise _fault("max_position_embeddings", "is missing, and dynamic takes the trained length from it")
-    return Dynamic(theta, _number(block, "factor"), max_length)
-
-
-def _llama3(block: Mapping[str, Any], theta: float, max_length: int | None) -> Scaling:
-    low, high = _number(block, "low_freq_factor"), _number(block, "high_freq_factor")
-    if high <= low:
-        raise _fault("high_freq_factor", f"is {high:g}; it must be above low_freq_factor, which is {low:g}", high)
-    return Llama3(
-        theta=theta,
-        factor=_number(block, "factor"),
-        low_freq_factor=low,
-        high_freq_factor=high,
-        original_length=_length(block, max_length),
-    )
-
-
-def _default(block: Mapping[str, Any], theta: float, max_length: int | None) -> Scaling:
+def _default(block: Block, theta: float, max_length: int | None) -> Scaling:
     return Default(theta)
 
 
-def _linear(block: Mapping[str, Any], theta: float, max_length: int | None) -> Scaling:
-    return Linear(theta, _number(block, "factor"))
+def _linear(block: Block, theta: float, max_length: int | None) -> Scaling:
+    return Linear(theta, _factor(block))
 
 
-def _proportional(block: Mapping[str, Any], theta: float, max_length: int | None) -> Scaling:
-    return Proportional(theta, _number(block, "partial_rotary_factor", 1.0), _number(block, "factor", 1.0))
+def _dynamic(block: Block, theta: float, max_length: int | None) -> Scaling:
+    if max_length is None:
+        raise fault(MAX_LENGTH, "is missing, and dynamic takes the trained length from it")
+    return Dynamic(theta, _factor(block), max_length)
 
 
-METHODS: Mapping[str, Callable[[Mapping[str, Any], float, int | None], Scaling]] = {
+def _yarn(block: Block, theta: float, max_length: int | None) -> Scaling:
+    original = count(block, ORIGINAL, max_length)
+    ratio = _ratio(max_length, original)
+    if block.get("factor") is None and ratio is not None and ratio < 1:
+        raise fault(ORIGINAL, f"is {original}, above {MAX_LENGTH}, which is {max_length}; write the factor", original)
+    fast, slow = (number(block, key, at, least=1e-6, most=1e6) for key, at in (("beta_fast", 32.0), ("beta_slow", 1.0)))
+    if fast < slow:
+        raise fault("beta_fast", f"is {fast:g}, below beta_slow, which is {slow:g}: the ramp would run backwards", fast)
+    return Yarn(
+        theta=theta,
+        factor=_factor(block, ratio),
+        original_length=original,
+        beta_fast=fast,
+        beta_slow=slow,
+        truncate=flag(block, "truncate", True),
+        # DeepSeek's own code spells "no mscale_all_dim" as 0, and transformers takes 0 for absent.
+        mscale=number(block, "mscale", 0.0, least=0.0) or None,
+        mscale_all_dim=number(block, "mscale_all_dim", 0.0, least=0.0) or None,
+        explicit_attention_factor=optional(block, "attention_factor"),
+    )
+
+
+def _longrope(block: Block, theta: float, max_length: int | None) -> Scaling:
+    original = count(block, ORIGINAL, max_length, least=2)  # the attention factor divides by its logarithm
+    for key in MSCALES:
+        agree(block, "attention_factor", key)
+    mscales = [number(block, key) for key in MSCALES if any(block.get(key) is not None for key in MSCALES)]
+    short, long = numbers(block, "short_factor"), numbers(block, "long_factor")
+    # The ratio may be below 1, where a user lowered max_position_embeddings: that makes the attention factor 1.
+    factor = _factor(block, _ratio(max_length, original))
+    return LongRope(theta, short, long, original, factor, optional(block, "attention_factor"), *mscales)
+
+
+def _llama3(block: Block, theta: float, max_length: int | None) -> Scaling:
+    low, high = number(block, "low_freq_factor"), number(block, "high_freq_factor")
+    if high <= low:
+        raise fault("high_freq_factor", f"is {high:g}; it must be above low_freq_factor, which is {low:g}", high)
+    return Llama3(theta, _factor(block), low, high, count(block, ORIGINAL, max_length))
+
+
+def _proportional(block: Block, theta: float, max_length: int | None) -> Scaling:
+    return Proportional(theta, number(block, "partial_rotary_factor", 1.0, most=1.0), _factor(block, 1.0))
+
+
+METHODS: Mapping[str, Callable[[Block, float, int | None], Scaling]] = {
     "default": _default,
     "linear": _linear,
     "dynamic": _dynamic,
@@ -341,17 +371,20 @@ METHODS: Mapping[str, Callable[[Mapping[str, Any], float, int | None], Scaling]]
 SPELLINGS = {"su": "longrope", "mrope": "default"}
 
 
-def scaling_from_block(block: Mapping[str, Any], theta: float, max_length: int | None) -> Scaling:
+def scaling_from_block(block: Block, theta: float, max_length: int | None) -> Scaling:
     """The method that a config's rope block describes.
 
     ``block`` holds the keys of transformers' ``rope_parameters`` (or ``rope_scaling``); ``max_length`` is
     ``max_position_embeddings`` in tokens. Raises `ConfigError` naming the key at fault.
     """
-    name = block.get("rope_type") or block.get("type") or "default"
-    method = METHODS.get(SPELLINGS.get(name, name)) if isinstance(name, str) else None
-    if method is None:
-        known = ", ".join(METHODS)
-        raise _fault("rope_type", f"{name!r} is not a rope type that can be read; known are {known}", name)
-    if theta <= 1:
-        raise _fault("rope_theta", f"is {theta:g}; a base must be above 1, or no pair is slower than the next", theta)
-    return method(block, theta, max_length)
+    agree(block, "rope_type", "type")
+    name = next((block[key] for key in ("rope_type", "type") if block.get(key) is not None), "default")
+    name = SPELLINGS.get(name, name) if isinstance(name, str) else name
+    if not isinstance(name, str) or name not in METHODS:
+        raise fault("rope_type", f"{name!r} is not a rope type that can be read; known are {', '.join(METHODS)}", name)
+    for key in MSCALES:
+        if block.get(key) is not None and name not in ("default", "longrope"):
+            raise fault(key, f"is read beside longrope only, not beside {name}", block[key])
+    if number({"rope_theta": theta}, "rope_theta") <= 1:
+        raise fault("rope_theta", f"is {theta:g}; a base must be above 1, or no pair is slower than the next", theta)
+    return METHODS[name](block, theta, max_length)

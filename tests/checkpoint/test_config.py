@@ -15,9 +15,9 @@ from ropetool.checkpoint.config import (
     rope_blocks,
     text_config,
     with_marker,
-    with_rope_block,
 )
 from ropetool.checkpoint.shards import read_json_file
+from ropetool.checkpoint.styles import with_rope_block
 from ropetool.errors import ConfigConflictError, ConfigError
 
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
