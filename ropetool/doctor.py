@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ropetool.checkpoint.folder import has_guard, read_config
 from ropetool.engines.compare import faults
-from ropetool.engines.heard import Case, Heard, Listener, Turn, usable_length
+from ropetool.engines.heard import Case, Heard, Listener, Turn
 from ropetool.engines.listeners import LISTENERS
 from ropetool.engines.names import EngineName
 from ropetool.engines.opening import open_case
@@ -74,7 +74,7 @@ def diagnose(path: Path, *, engine: EngineName | None = None, length: int | None
         Turn(rotation.layers, rotation.scaling, rotation.geometry.rotary_dim) for rotation in reading.rotations
     )  # fmt: skip
     return Diagnosis(
-        str(path), reading.model_type, truth, reading.pairing.value, usable_length(case), findings,
+        str(path), reading.model_type, truth, reading.pairing.value, case.reading.reach, findings,
         _warnings(case, length),
     )  # fmt: skip
 
@@ -125,7 +125,7 @@ def _fix(listener: Listener, case: Case, heard: Heard, length: int | None) -> st
 
 def _as_base_alone(case: Case) -> list[str]:
     """NTK-aware scaling is a new base and no block: what an engine reads that knows no scaling at all."""
-    scaling, length = case.reading.rotations[0].scaling, usable_length(case)
+    scaling, length = case.reading.rotations[0].scaling, case.reading.reach
     if isinstance(scaling, Default) or length is None:
         return []
     return [f"give it a new base alone: ropetool extend SRC DST --method ntk --to {length} --replace"]
@@ -138,7 +138,7 @@ def _is_right(listener: Listener, case: Case, length: int | None) -> bool:
 
 
 def _length_fix(listener: Listener, case: Case, length: int | None) -> str:
-    wanted = length or usable_length(case)
+    wanted = length or case.reading.reach
     if not listener.length_flag:
         return f'set "max_position_embeddings": {wanted} in config.json'
     return listener.length_flag.format(wanted)
@@ -148,7 +148,7 @@ def _warnings(case: Case, length: int | None) -> tuple[Warn, ...]:
     found = list(case.reading.warnings)
     if case.conflict:
         found = [Warn("config-conflict", f"engines read this config differently, without a word: {case.conflict}")]
-    usable = usable_length(case)
+    usable = case.reading.reach
     if length is not None and usable is not None and length > usable:
         said = f"it is made for {usable} tokens, not {length}: ropetool extend SRC DST --method yarn --to {length}"
         found.append(Warn("beyond-length", said))

@@ -189,7 +189,7 @@ def test_layouts(checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
     assert {finding.verdict for finding in guarded.findings} == {Verdict.LOADS_NOT}
     assert all("ropetool convert SRC DST --to half" in finding.fix for finding in guarded.findings)
     twin = doctor.diagnose(converted(checkpoint("helium"), tmp_path / "twin", to=Pairing.HALF))
-    assert (twin.model_type, found(twin, TF5).verdict) == ("llama", Verdict.RIGHT)
+    assert (twin.model_type, found(twin, TF5).verdict) == ("qwen2", Verdict.RIGHT)
     mlx = doctor.diagnose(converted(source, tmp_path / "mlx", engine=EngineName.MLX_LM))
     assert found(mlx, MLX).verdict == Verdict.RIGHT
     wrong = found(mlx, TF5)

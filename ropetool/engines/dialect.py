@@ -8,7 +8,7 @@ from enum import Enum
 from typing import Any
 
 from ropetool.checkpoint.config import BLOCKS
-from ropetool.engines.heard import Case, Refused
+from ropetool.engines.heard import Case, Refused, Unread
 from ropetool.errors import ConfigError
 from ropetool.families.geometry import SHARE
 from ropetool.rope.frequencies import SPELLINGS, Default, Scaling, scaling_from_block
@@ -177,7 +177,7 @@ def scaling_heard(dialect: Dialect, found: Found, theta: float, case: Case) -> S
     try:
         return read.computes(scaling_from_block(block, theta, found.length), case)
     except ConfigError as error:
-        raise Refused(f"it cannot compute with it: {error.message}") from error
+        raise Unread(f"what it computes with it is not known: {error.message}") from error
 
 
 def ignored(found: Found, heard: Mapping[str, Any]) -> tuple[str, ...]:

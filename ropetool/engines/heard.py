@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ropetool.checkpoint.config import RopeBlock, earlier_extension, marker
+from ropetool.checkpoint.config import RopeBlock, marker
 from ropetool.engines.names import EngineName, Origin
 from ropetool.engines.rows import BY_NAME
 from ropetool.families.geometry import SHARE, read_geometry
 from ropetool.families.protection import ENGINE
 from ropetool.families.reading import Reading
-from ropetool.rope.frequencies import Default, Dynamic, Scaling
+from ropetool.rope.frequencies import Scaling
 from ropetool.rope.pairing import Pairing
 
 
@@ -114,6 +114,15 @@ class Refused(Exception):
     """Raised inside a row where the engine itself would raise; the text is its reason."""
 
 
+class Unread(Refused):
+    """Raised inside a row where it does not know what the engine does; the text says of what."""
+
+
+def answer(refused: Refused, **more: Any) -> Heard:
+    """What a row says that came to a `Refused` or an `Unread`."""
+    return Heard(unknown=str(refused), **more) if isinstance(refused, Unread) else Heard(refusal=str(refused), **more)
+
+
 def pairing_heard(engine: EngineName, case: Case) -> Pairing | None:
     """The layout that an engine will rotate, given the keys that it obeys; None where its class for it is not known.
 
@@ -136,20 +145,6 @@ def meaningful(keys: Iterable[str], values: Mapping[str, Any]) -> tuple[str, ...
     return tuple(key for key in keys if values.get(key) not in (None, {}, []))
 
 
-# The methods that leave no block, only another base.
-BY_BASE = ("ntk", "abf")
-
-
 def usable_length(case: Case) -> int | None:
-    """The context in tokens that the config is made for.
-
-    An extension that ropetool made has it in the marker; dynamic scaling keeps the trained length in the config, and
-    reaches its factor times that.
-    """
-    earlier, scaling = earlier_extension(case.config), case.reading.rotations[0].scaling
-    by_base = isinstance(scaling, Default) and earlier.get("method") in BY_BASE
-    if earlier.get("factor") and earlier.get("original_length") and (by_base or earlier.get("method") == scaling.name):
-        return int(earlier["factor"] * earlier["original_length"])
-    if isinstance(scaling, Dynamic):
-        return int(scaling.factor * scaling.original_length)
-    return case.reading.length
+    """The context in tokens that the config is made for; see `Reading.reach`."""
+    return case.reading.reach

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ropetool.engines.dialect import ORIGINAL, Dialect, Other, Place, TypeRead, find_block
-from ropetool.engines.heard import Case, Heard, Listener, Refused, Turn, pairing_heard
+from ropetool.engines.heard import Case, Heard, Listener, Refused, Turn, answer, pairing_heard
 from ropetool.engines.listen import heard_turn
 from ropetool.engines.names import EngineName, Origin
 from ropetool.engines.rows import MLX_LM
@@ -137,7 +137,7 @@ def hear(case: Case) -> Heard:
         else:
             return Heard(unknown=f"which keys its class for {reading.model_type} takes was not read", **common)
     except Refused as refused:
-        return Heard(refusal=str(refused), **common)
+        return answer(refused, **common)
     if isinstance(turns[0].scaling, LongRope) and common["pairing"] is not None:
         common["pairing"] = Pairing.HALF  # SuScaledRoPE passes traditional=False whatever the config says
     return Heard(turns=turns, ignores=passed_over, **common)

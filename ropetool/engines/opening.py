@@ -13,6 +13,7 @@ from ropetool.errors import ConfigError
 from ropetool.families.decoder import Decoder, decoder_of, with_text_keys
 from ropetool.families.geometry import SHARE
 from ropetool.families.reading import Reading, read_model
+from ropetool.rope import values
 
 NUMBERS = (
     "rope_theta", SHARE, ORIGINAL, "factor", "attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim",
@@ -44,6 +45,7 @@ def _check_kinds(text: Mapping[str, Any]) -> None:
     for block in (*blocks, *(value for value in inner if isinstance(value, Mapping)), text):
         if not isinstance(block, Mapping):
             raise ConfigError(f"{block!r} is no rope block")
+        values.number(block, "factor", 1.0, least=1.0)
         for key in NUMBERS:
             number(block, key)
         for key in LISTS:

@@ -11,14 +11,14 @@ from dataclasses import replace
 from typing import Any
 
 from ropetool.checkpoint.config import BLOCKS
-from ropetool.engines.dialect import ORIGINAL, YARN_KEYS, Dialect, Found, Place, TypeRead, find_block
-from ropetool.engines.heard import Case, Heard, Listener, Refused, Turn, meaningful, pairing_heard
+from ropetool.engines.dialect import NAMES, ORIGINAL, YARN_KEYS, Dialect, Found, Place, TypeRead, find_block
+from ropetool.engines.heard import Case, Heard, Listener, Refused, Turn, Unread, answer, meaningful, pairing_heard
 from ropetool.engines.listen import heard_turn
 from ropetool.engines.names import EngineName, Origin
 from ropetool.engines.transformers_classes import ClassRow, read_version
 from ropetool.families.family import Kind
 from ropetool.families.geometry import SHARE
-from ropetool.rope.frequencies import Default
+from ropetool.rope.frequencies import MSCALES, Default, NtkAware, Scaling
 
 VERSION = read_version(5)
 BLOCK, TOP, LENGTH = Place.BLOCK, Place.TOP, Place.LENGTH
@@ -26,11 +26,18 @@ FLAT_ORIGINAL = (TOP, BLOCK, LENGTH)  # a top-level one beats the block's own; w
 NESTED_ORIGINAL = (BLOCK, LENGTH)
 
 
+def fixed_alpha(scaling: Scaling, case: Case) -> Scaling:
+    """modeling_hunyuan_v1_dense.py: a dynamic block with alpha raises the base once, whatever the length."""
+    block = case.turning.get(BLOCKS[1]) or case.turning.get(BLOCKS[0]) or {}
+    alpha = block.get("alpha") if case.reading.family.fixed_alpha else None
+    return scaling if alpha is None else NtkAware(scaling.theta, float(alpha))
+
+
 def _types(original: tuple[Place | int, ...], yarn_keys: tuple[str, ...]) -> Mapping[str, TypeRead]:
     return {
         "default": TypeRead("default"),
         "linear": TypeRead("linear", ("factor",)),
-        "dynamic": TypeRead("dynamic", ("factor",)),
+        "dynamic": TypeRead("dynamic", ("factor",), computes=fixed_alpha),
         "yarn": TypeRead("yarn", ("factor",), yarn_keys, {"factor": None, "truncate": False}, original=original),
         "longrope": TypeRead(
             "longrope", ("short_factor", "long_factor"), ("factor", "attention_factor"), original=original
@@ -44,12 +51,14 @@ FLAT = Dialect(
     ("rope_scaling", "rope_parameters"), _types(FLAT_ORIGINAL, YARN_KEYS), theta=(BLOCK, TOP), share=(BLOCK, TOP),
     null=True,
 )  # fmt: skip
+# modeling_phimoe.py: cos and sin have a factor of their own with each list.
+LISTS = FLAT.types["longrope"]
+CLASS_TYPES = {"phimoe": {"longrope": replace(LISTS, needs=(*LISTS.needs, *MSCALES), takes=LISTS.takes[:1])}}
+YARN = "yarn"
 # The types whose table has the width that the class turns.
 WIDE = ("default", "proportional")
 # The methods of a class whose table is fixed: the family table has it so.
 FIXED = frozenset(("default",))
-# configuration_modernbert.py: rope_scaling goes into the blocks of all layers, elsewhere into the first alone.
-ALIKE = ("modernbert", "modernbert-decoder")
 # _compute_yarn_parameters asks the whole of rope_parameters for truncate, where blocks per layer type have none.
 NESTED = Dialect(
     (), _types(NESTED_ORIGINAL, tuple(key for key in YARN_KEYS if key != "truncate")), theta=(BLOCK, TOP),
@@ -71,9 +80,7 @@ def hear(case: Case, flat: Dialect = FLAT) -> Heard:
         else:
             turns, passed_over = _flat(case, row, flat)
     except Refused as refused:
-        return Heard(refusal=str(refused), **common)
-    except Unread as unread:
-        return Heard(unknown=str(unread), **common)
+        return answer(refused, **common)
     methods = case.reading.family.methods
     if methods is not None and any(turn.scaling.name not in methods for turn in turns):
         return Heard(refusal=case.reading.family.methods_reason, **common)
@@ -86,15 +93,15 @@ def _fixed(case: Case) -> tuple[Turn, ...]:
     return tuple(Turn(rotation.layers, base, rotation.geometry.rotary_dim) for rotation in case.reading.rotations)
 
 
-class Unread(Exception):
-    """Raised where how a class takes a block was not read."""
-
-
 def _flat(case: Case, row: ClassRow, flat: Dialect) -> tuple[tuple[Turn, ...], tuple[str, ...]]:
     family = case.reading.family
     share = flat.share if SHARE in family.keys.rotary else (BLOCK,)
     blocks = tuple(key for key in flat.blocks if key in family.blocks)
-    types = {**flat.types, **{other: _spelled(flat, other, name) for other, name in row.spelled.items()}}
+    types = {
+        **flat.types,
+        **CLASS_TYPES.get(family.model_type, {}),
+        **{other: _spelled(flat, other, name) for other, name in row.spelled.items()},
+    }
     passes_over = row.names == () and blocks == flat.blocks
     dialect = replace(flat, blocks=blocks, share=share, types=types, names=() if passes_over else flat.names)
     found = find_block(dialect, row.top(case), case.reading.length)
@@ -141,10 +148,10 @@ def _kinds(case: Case, row: ClassRow) -> tuple[tuple[Turn, ...], tuple[str, ...]
         raise Unread(f"how its class for {family.model_type} takes {BLOCKS[1]} was not read")
     turns, passed_over = [], []
     for index, kind in enumerate(family.kinds):
-        own = {"rope_type": "default"} if index == 0 and scaling else {}
+        own = {"rope_type": "default"} if kind.scaled_by_flat and scaling else {}
         block = {**(blocks.get(kind.layer_type) or own or _default_block(kind))}
-        if scaling and (index == 0 or family.model_type in ALIKE):
-            block.update(scaling)
+        if scaling and kind.scaled_by_flat:
+            block |= {**(kind.added_to_flat_yarn if YARN in map(scaling.get, NAMES) else {}), **scaling}
         found = Found(f"{BLOCKS[0]}.{kind.layer_type}", block, top, case.reading.length)
         default = kind.default.get("rope_theta", family.theta_default)
         turn, unread = heard_turn(NESTED, case, found, (kind.theta_key,), default, index)

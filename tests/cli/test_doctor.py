@@ -38,6 +38,7 @@ BAD = (
     ({"rope_parameters": [1]}, "rope_parameters"),
     (v4({**YARN, "factor": "4"}), "factor"),
     (v4({**YARN, "factor": -4.0}), "factor"),
+    (v4({**YARN, "factor": 0.5}), "factor"),
     (v4({"rope_type": 3, "factor": 2.0}), "rope_type"),
     (v4({**LONG, "long_factor": ["a"] * 32}), "long_factor"),
     ({"num_attention_heads": "9", "rope_theta": THETA}, "num_attention_heads"),
