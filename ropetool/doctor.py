@@ -12,7 +12,7 @@ from ropetool.engines.heard import Case, Heard, Listener, Turn
 from ropetool.engines.listeners import LISTENERS
 from ropetool.engines.names import EngineName
 from ropetool.engines.opening import open_case
-from ropetool.engines.repair import find_edit, sentence
+from ropetool.engines.repair import find_edit, sentence, takes_a_new_base
 from ropetool.families.reading import Warn
 from ropetool.rope.frequencies import Default
 
@@ -120,13 +120,13 @@ def _fix(listener: Listener, case: Case, heard: Heard, length: int | None) -> st
         return f"ropetool convert SRC DST --to {heard.pairing.value} --for {listener.engine.value}"
     right = [f"{row.engine.value} {row.version}" for row in LISTENERS if _is_right(row, case, length)]
     served = [f"serve it with {right[0]}"] if right else []
-    return ", or ".join(served + _as_base_alone(case)) or "no edit of config.json helps"
+    return ", or ".join(served + _as_base_alone(listener, case)) or "no edit of config.json helps"
 
 
-def _as_base_alone(case: Case) -> list[str]:
-    """NTK-aware scaling is a new base and no block: what an engine reads that knows no scaling at all."""
+def _as_base_alone(listener: Listener, case: Case) -> list[str]:
+    """NTK-aware scaling is a new base and no block: what an engine may read that does not know the scaling."""
     scaling, length = case.reading.rotations[0].scaling, case.reading.reach
-    if isinstance(scaling, Default) or length is None:
+    if isinstance(scaling, Default) or length is None or not takes_a_new_base(case, listener):
         return []
     return [f"give it a new base alone: ropetool extend SRC DST --method ntk --to {length} --replace"]
 

@@ -192,7 +192,7 @@ def ignored(found: Found, heard: Mapping[str, Any]) -> tuple[str, ...]:
             continue
         new = [key for key, value in block.items() if _says(block, key) and not _repeats(key, value, heard)]
         if where != found.where:
-            unread += [where] if new else []
+            unread += [where] if any(key not in found.block or found.block[key] != block[key] for key in new) else []
         else:
             unread += [f"{where}.{key}" for key in new if f"{where}.{key}" not in found.read]
     top = {key: found.top[key] for key in ("rope_theta", SHARE) if found.top.get(key) is not None}

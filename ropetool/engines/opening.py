@@ -31,8 +31,8 @@ def open_case(config: Mapping[str, Any]) -> Case:
         return Case(config, read_model(config))
     except ConfigError as error:
         decoder = decoder_of(config)
+        _check_kinds(decoder.text)
         try:
-            _check_kinds(decoder.text)
             return Case(config, _without_rope(config, decoder), error.message)
         except ConfigError:
             raise error from None
@@ -40,19 +40,25 @@ def open_case(config: Mapping[str, Any]) -> Case:
 
 def _check_kinds(text: Mapping[str, Any]) -> None:
     """Raises `ConfigError` for a block that is no object, a name that is no text, and a number that is none."""
-    blocks = [text.get(where) or {} for where in BLOCKS]
-    inner = [value for block in blocks if isinstance(block, Mapping) for value in block.values()]
-    for block in (*blocks, *(value for value in inner if isinstance(value, Mapping)), text):
+    _check_values(text)
+    for where in BLOCKS:
+        block = text.get(where) or {}
         if not isinstance(block, Mapping):
-            raise ConfigError(f"{block!r} is no rope block")
-        values.number(block, "factor", 1.0, least=1.0)
-        for key in NUMBERS:
-            number(block, key)
-        for key in LISTS:
-            for value in block.get(key) or ():
-                number({key: value}, key)
-        if any(not isinstance(block.get(name), (str, type(None))) for name in NAMES):
-            raise ConfigError(f"the name of a rope type is no text in {block!r}")
+            raise ConfigError(f"{where} is {block!r}; it must be an object or null", key=where, value=block)
+        for values_of_kind in (block, *(value for value in block.values() if isinstance(value, Mapping))):
+            _check_values(values_of_kind)
+
+
+def _check_values(block: Mapping[str, Any]) -> None:
+    values.number(block, "factor", 1.0, least=1.0)
+    for key in NUMBERS:
+        number(block, key)
+    for key in LISTS:
+        if block.get(key) is not None:
+            values.numbers(block, key)
+    for key in NAMES:
+        if not isinstance(block.get(key), (str, type(None))):
+            raise ConfigError(f"{key} is {block[key]!r}; it must be the name of a rope type", key=key, value=block[key])
 
 
 def _without_rope(config: Mapping[str, Any], decoder: Decoder) -> Reading:

@@ -117,6 +117,22 @@ def _written(rotation: Rotation) -> Edit:
     return {key: value for key, value in rotation.block.values.items() if key not in (*NAMES, "rope_theta", SHARE)}
 
 
+def takes_a_new_base(case: Case, listener: Listener) -> bool:
+    """Whether the engine would hear a model whose block was replaced by another base, as NTK-aware scaling does."""
+    reading = case.reading
+    theta, key = 2 * reading.rotations[0].scaling.theta, (*reading.family.theta_keys, "rope_theta")[0]
+    if reading.family.kinds:
+        return False
+    plain = {BLOCKS[0]: {"rope_type": "default", "rope_theta": theta}, BLOCKS[1]: None, key: theta}
+    config = with_text_keys(case.config, reading.decoder.path, **plain)
+    try:
+        changed = Case(config, read_model(config))
+    except RopetoolError:
+        return False
+    heard = listener.hears(changed)
+    return _loads(heard) and not faults(changed, heard)
+
+
 def sentence(case: Case, changes: Edit) -> str:
     """An edit in words, with the values to copy."""
     where = ".".join(case.reading.decoder.path)

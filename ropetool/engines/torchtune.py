@@ -23,6 +23,9 @@ def hear(case: Case) -> Heard:
     pairing = pairing_heard(EngineName.TORCHTUNE, case)
     if reading.model_type not in (*TORCHTUNE_ADJACENT, *TORCHTUNE_HALF):
         return Heard(unknown=f"no model builder for {reading.model_type} was read")
+    unread = "it reads no rope key of config.json: base, scaling and length are set in your recipe"
+    if case.conflict:
+        return Heard(pairing=pairing, unknown=unread)
     scaling = reading.rotations[0].scaling
     built, arguments = _built(scaling, reading.model_type)
     turns = tuple(
@@ -30,9 +33,7 @@ def hear(case: Case) -> Heard:
         for rotation in reading.rotations
     )
     advice = f"build the model with rope_base={scaling.theta:.10g}{arguments}, max_seq_len={reading.length}"
-    told = "" if built == scaling else "plain"
-    unknown = "" if told else "it reads no rope key of config.json: base, scaling and length are set in your recipe"
-    return Heard(turns, pairing, None, unknown=unknown, advice=advice)
+    return Heard(turns, pairing, unknown=unread if built == scaling else "", advice=advice)
 
 
 def _built(scaling: Scaling, model_type: str) -> tuple[Scaling, str]:

@@ -149,7 +149,10 @@ def _kinds(case: Case, row: ClassRow) -> tuple[tuple[Turn, ...], tuple[str, ...]
     turns, passed_over = [], []
     for index, kind in enumerate(family.kinds):
         own = {"rope_type": "default"} if kind.scaled_by_flat and scaling else {}
-        block = {**(blocks.get(kind.layer_type) or own or _default_block(kind))}
+        given = blocks.get(kind.layer_type) or own or _default_block(kind)
+        if not isinstance(given, Mapping):
+            raise Refused(f"{BLOCKS[0]}.{kind.layer_type} is {given!r}, and it takes it for an object")
+        block = dict(given)
         if scaling and kind.scaled_by_flat:
             block |= {**(kind.added_to_flat_yarn if YARN in map(scaling.get, NAMES) else {}), **scaling}
         found = Found(f"{BLOCKS[0]}.{kind.layer_type}", block, top, case.reading.length)
