@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from types import NoneType
-from typing import Any
 
-from ropetool.checkpoint.config import BLOCKS
 from ropetool.checkpoint.folder import has_guard, read_config
 from ropetool.engines.compare import faults
-from ropetool.engines.heard import Case, Heard, Listener, Turn, usable_length
+from ropetool.engines.heard import Case, Heard, Listener, Turn
 from ropetool.engines.listeners import LISTENERS
 from ropetool.engines.names import EngineName
-from ropetool.engines.repair import repair
-from ropetool.errors import ConfigError, NoRotaryError
-from ropetool.families.decoder import decoder_of, with_text_keys
-from ropetool.families.reading import Reading, Warn, read_model
+from ropetool.engines.opening import open_case
+from ropetool.engines.repair import find_edit, sentence, takes_a_new_base
+from ropetool.families.reading import Warn
+from ropetool.rope.frequencies import Default
 
 
 class Verdict(str, Enum):
@@ -79,39 +74,9 @@ def diagnose(path: Path, *, engine: EngineName | None = None, length: int | None
         Turn(rotation.layers, rotation.scaling, rotation.geometry.rotary_dim) for rotation in reading.rotations
     )  # fmt: skip
     return Diagnosis(
-        str(path), reading.model_type, truth, reading.pairing.value, usable_length(case), findings,
+        str(path), reading.model_type, truth, reading.pairing.value, case.reading.reach, findings,
         _warnings(case, length),
     )  # fmt: skip
-
-
-def open_case(config: Mapping[str, Any]) -> Case:
-    """A config as doctor reads it; one that contradicts itself about its rotation is opened without those keys."""
-    try:
-        return Case(config, read_model(config))
-    except NoRotaryError:
-        raise
-    except ConfigError as error:
-        bare = _without_rope(config, error)
-        return Case(config, bare, error.message)
-
-
-def _without_rope(config: Mapping[str, Any], error: ConfigError) -> Reading:
-    """The reading of all but the rope keys; the error again where it was not about them."""
-    decoder = decoder_of(config)
-    if any(not isinstance(decoder.text.get(key), (Mapping, NoneType)) for key in BLOCKS):
-        raise error  # no reader takes anything but an object there
-    unclear = {*BLOCKS, *decoder.family.theta_keys, "rope_theta", "partial_rotary_factor"}
-    bare = _removed(config, decoder.path, unclear)
-    for neutral in ({}, {BLOCKS[0]: {"rope_type": "default", "rope_theta": decoder.family.theta_default}}):
-        with suppress(ConfigError):
-            return read_model(with_text_keys(bare, decoder.path, **neutral))
-    raise error
-
-
-def _removed(config: Mapping[str, Any], path: tuple[str, ...], keys: set[str]) -> dict[str, Any]:
-    if path:
-        return {**config, path[0]: _removed(config[path[0]], path[1:], keys)}
-    return {key: value for key, value in config.items() if key not in keys}
 
 
 def _guarded(listener: Listener, case: Case) -> Finding:
@@ -124,20 +89,20 @@ def _guarded(listener: Listener, case: Case) -> Finding:
 
 def _finding(listener: Listener, case: Case, length: int | None) -> Finding:
     heard = listener.hears(case)
+    advice = heard.advice or listener.note
     if heard.refusal:
         return Finding(listener, heard, Verdict.LOADS_NOT, heard.refusal, _fix(listener, case, heard, length))
-    if heard.unknown:
-        return Finding(listener, heard, Verdict.UNKNOWN, heard.unknown, heard.note or listener.note)
     if case.conflict:
-        return Finding(listener, heard, Verdict.UNKNOWN, "config.json contradicts itself", "make the keys agree")
-    if heard.pairing is None:
-        why = f"no class for {case.reading.model_type} was read in its source"
-        return Finding(listener, heard, Verdict.UNKNOWN, why, listener.note)
-    found = faults(case, heard, length)
-    if not found:
-        return Finding(listener, heard, Verdict.RIGHT, "", heard.note or listener.note)
-    why = "; ".join(fault.said for fault in found)
-    return Finding(listener, heard, Verdict.WRONG, why, _fix(listener, case, heard, length))
+        why = heard.unknown or "config.json contradicts itself"
+        return Finding(listener, heard, Verdict.UNKNOWN, why, "make the keys agree")
+    found = faults(case, heard, length) if heard.turns else ()
+    if found:
+        why = "; ".join(fault.said for fault in found)
+        return Finding(listener, heard, Verdict.WRONG, why, _fix(listener, case, heard, length))
+    if heard.unknown or heard.pairing is None:
+        why = heard.unknown or f"no class for {case.reading.model_type} was read in its source"
+        return Finding(listener, heard, Verdict.UNKNOWN, why, advice)
+    return Finding(listener, heard, Verdict.RIGHT, "", advice)
 
 
 def _fix(listener: Listener, case: Case, heard: Heard, length: int | None) -> str:
@@ -147,18 +112,25 @@ def _fix(listener: Listener, case: Case, heard: Heard, length: int | None) -> st
     found = () if heard.refusal else faults(case, heard, length)
     about = {fault.about for fault in found}
     if about == {"length"}:
-        return "; ".join(filter(None, (_length_fix(listener, case, length), heard.note)))
-    edit = repair(case, listener, length) or (not heard.refusal and listener.flags(case))
-    if edit:
-        return edit
+        return "; ".join(filter(None, (_length_fix(listener, case, length), heard.advice)))
+    edit = find_edit(case, listener, length)
+    if edit is not None:
+        return sentence(case, edit[0], listener.override)
+    if not heard.refusal and listener.flags(case):
+        return listener.flags(case)
     if about == {"pairing"} and heard.pairing is not None:
         return f"ropetool convert SRC DST --to {heard.pairing.value} --for {listener.engine.value}"
-    right = [
-        f"{row.engine.value} {row.version}"
-        for row in LISTENERS
-        if row.engine is not listener.engine and _is_right(row, case, length)
-    ]
-    return f"serve it with {right[0]}" if right else "extend it anew by a method that this engine knows"
+    right = [f"{row.engine.value} {row.version}" for row in LISTENERS if _is_right(row, case, length)]
+    served = [f"serve it with {right[0]}"] if right else []
+    return ", or ".join(served + _as_base_alone(listener, case)) or "no edit of config.json helps"
+
+
+def _as_base_alone(listener: Listener, case: Case) -> list[str]:
+    """NTK-aware scaling is a new base and no block: what an engine may read that does not know the scaling."""
+    scaling, length = case.reading.rotations[0].scaling, case.reading.reach
+    if isinstance(scaling, Default) or length is None or not takes_a_new_base(case, listener):
+        return []
+    return [f"give it a new base alone: ropetool extend SRC DST --method ntk --to {length} --replace"]
 
 
 def _is_right(listener: Listener, case: Case, length: int | None) -> bool:
@@ -168,7 +140,7 @@ def _is_right(listener: Listener, case: Case, length: int | None) -> bool:
 
 
 def _length_fix(listener: Listener, case: Case, length: int | None) -> str:
-    wanted = length or usable_length(case)
+    wanted = length or case.reading.reach
     if not listener.length_flag:
         return f'set "max_position_embeddings": {wanted} in config.json'
     return listener.length_flag.format(wanted)
@@ -178,7 +150,7 @@ def _warnings(case: Case, length: int | None) -> tuple[Warn, ...]:
     found = list(case.reading.warnings)
     if case.conflict:
         found = [Warn("config-conflict", f"engines read this config differently, without a word: {case.conflict}")]
-    usable = usable_length(case)
+    usable = case.reading.reach
     if length is not None and usable is not None and length > usable:
         said = f"it is made for {usable} tokens, not {length}: ropetool extend SRC DST --method yarn --to {length}"
         found.append(Warn("beyond-length", said))

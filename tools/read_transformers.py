@@ -121,6 +121,11 @@ class Asked:
         ]
 
 
+def keeps_its_base(kind: Any, key: str) -> bool:
+    """Whether a base at the top level of config.json is lost on the class where there is no block."""
+    return kind(**{key: OTHER_BASE}).rope_parameters.get("rope_theta") != OTHER_BASE
+
+
 def row(family: Family, kind: Any) -> dict[str, Any]:
     """What one class takes."""
     config = kind().to_dict()
@@ -133,9 +138,11 @@ def row(family: Family, kind: Any) -> dict[str, Any]:
     theta_keys = (*(first.theta_key for first in family.kinds[:1]), *family.theta_keys, "rope_theta")
     theta = next((config[key] for key in theta_keys if key in config), None)
     own = config.get("rope_scaling" if MAJOR == 4 else "rope_parameters")
-    own = own if isinstance(own, dict) and own.get("rope_type", "default") != "default" else None
-    if MAJOR == 5 and own and kind(rope_theta=OTHER_BASE).rope_parameters.get("rope_theta") == OTHER_BASE:
-        del own["rope_theta"]
+    flat = isinstance(own, dict) and not any(isinstance(value, dict) for value in own.values())
+    keeps_base = flat and MAJOR == 5 and keeps_its_base(kind, (*family.theta_keys, "rope_theta")[0])
+    if flat and MAJOR == 5 and not keeps_base:
+        own.pop("rope_theta", None)
+    own = own if flat and (keeps_base or own.get("rope_type", "default") != "default") else None
     found = {
         "theta": theta if MAJOR == 4 and isinstance(theta, (int, float)) else None,
         "names": names,

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from ropetool.checkpoint.hub_id import Need
+from ropetool.cli.checkpoints import Named, local, parse_checkpoint
 from ropetool.cli.options import Json, Quiet, TrustRemoteCode
 from ropetool.cli.sink import Sink
 
-First = Annotated[Path, typer.Argument(metavar="A", help="Checkpoint directory, or one .safetensors file.")]
-Second = Annotated[Path, typer.Argument(metavar="B", help="The checkpoint to hold against it.")]
+First = Annotated[Named, typer.Argument(parser=parse_checkpoint, metavar="A", help="The source: a path or a Hub id.")]
+Second = Annotated[
+    Named, typer.Argument(parser=parse_checkpoint, metavar="B", help="The checkpoint to hold against it, likewise.")
+]
 
 
 def diff(
@@ -24,8 +27,9 @@ def diff(
     from ropetool import diff as verb
 
     sink = Sink(json, quiet)
-    with sink.bytes_progress("comparing", verb.total_bytes(a)) as progress:
-        result = verb.diff(a, b, progress, trust_remote_code=trust_remote_code)
+    first, second = (local(named, Need.WEIGHTS, sink) for named in (a, b))
+    with sink.bytes_progress("comparing", verb.total_bytes(first)) as progress:
+        result = verb.diff(first, second, progress, trust_remote_code=trust_remote_code)
     sink.result("difference", result)
     if not result.same:
         raise typer.Exit(1)

@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from ropetool.checkpoint.hub_id import Need
+from ropetool.cli.checkpoints import local
 from ropetool.cli.options import Checkpoint, Json, Quiet, parse_length
 from ropetool.cli.sink import Sink
 from ropetool.engines.names import EngineName
@@ -26,7 +28,9 @@ def doctor(
     """
     from ropetool import doctor as verb
 
-    diagnosis = verb.diagnose(ckpt, engine=engine, length=length)
-    Sink(json, quiet).result("diagnosis", diagnosis)
+    sink = Sink(json, quiet)
+    path = local(ckpt, Need.HEADERS, sink)
+    diagnosis = verb.diagnose(path, engine=engine, length=length)
+    sink.result("diagnosis", diagnosis)
     if not diagnosis.passed:
         raise typer.Exit(1)

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from ropetool.checkpoint.config import ALL_LAYERS
-from ropetool.engines.heard import Case, Heard, Turn, usable_length
+from ropetool.engines.heard import Case, Heard, Turn
 from ropetool.families.reading import Reading, Rotation
-from ropetool.rope.frequencies import Dynamic, LongRope, Scaling
+from ropetool.rope.frequencies import MSCALES, Dynamic, Floats, LongRope, Scaling
 
 # Frequencies that differ by less are the same: float32 tables differ by 1e-7, a wrong key by far more.
 TOLERANCE = 1e-5
@@ -39,36 +39,30 @@ def faults(case: Case, heard: Heard, served: int | None = None) -> tuple[Fault, 
 
 
 def _of_turn(reading: Reading, rotation: Rotation, turn: Turn, served: int | None) -> Iterator[Fault]:
-    true, width = rotation.scaling, rotation.geometry.rotary_dim
+    true, heard, width = rotation.scaling, turn.scaling, rotation.geometry.rotary_dim
+    lengths = _lengths(reading, true, heard, served)
     if turn.rotary_dim != width:
         yield Fault("width", f"turns {turn.rotary_dim} rows of a head instead of {width}")
-    elif not _same_frequencies(turn.scaling, true, width, _lengths(reading, rotation, served)):
-        yield Fault("rotation", _difference(turn.scaling, true))
-    if not _close(turn.scaling.attention_factor, true.attention_factor):
-        heard, meant = number(turn.scaling.attention_factor), number(true.attention_factor)
-        yield Fault("attention", f"attention factor {heard} instead of {meant}")
+    elif not all(_close(heard.inv_freq(width, length), true.inv_freq(width, length)) for length in lengths):
+        yield Fault("rotation", _difference(heard, true))
+    for one, other in ((heard.attention_factor_at(at), true.attention_factor_at(at)) for at in lengths):
+        if not _close(one, other):
+            yield Fault("attention", f"attention factor {number(one)} instead of {number(other)}")
+            return
 
 
-def _lengths(reading: Reading, rotation: Rotation, served: int | None) -> tuple[int | None, ...]:
-    """The lengths in tokens to compare at: some methods change their frequencies past the trained one."""
+def _lengths(reading: Reading, true: Scaling, heard: Scaling, served: int | None) -> tuple[int | None, ...]:
+    """The lengths in tokens to compare at: those that either changes its frequencies at, and the longest."""
     if served is not None:
         return (served,)
-    original = rotation.original_length
-    longest = max(reading.length or 0, original or 0)
-    if isinstance(rotation.scaling, Dynamic):
-        longest = int(rotation.scaling.factor * rotation.scaling.original_length)
-    return (original, longest) if isinstance(rotation.scaling, (Dynamic, LongRope)) else (longest or None,)
+    moving = [scaling for scaling in (true, heard) if isinstance(scaling, (Dynamic, LongRope))]
+    changes = {scaling.original_length + more for scaling in moving for more in (0, 1)}
+    reached = {int(scaling.factor * scaling.original_length) for scaling in moving if isinstance(scaling, Dynamic)}
+    return (*sorted(changes | reached), reading.length)
 
 
-def _same_frequencies(heard: Scaling, true: Scaling, width: int, lengths: tuple[int | None, ...]) -> bool:
-    return all(
-        np.allclose(heard.inv_freq(width, length), true.inv_freq(width, length), rtol=TOLERANCE, atol=0.0)
-        for length in lengths
-    )
-
-
-def _close(one: float, other: float) -> bool:
-    return bool(np.isclose(one, other, rtol=TOLERANCE, atol=0.0))
+def _close(one: Floats | float, other: Floats | float) -> bool:
+    return bool(np.allclose(one, other, rtol=TOLERANCE, atol=0.0))
 
 
 def number(value: Any) -> str:
@@ -77,7 +71,7 @@ def number(value: Any) -> str:
 
 
 # What a field of a method is called in a sentence, where it is not called by its name.
-CALLED = {"original_length": "trained length", "explicit_attention_factor": ""}
+CALLED = {"original_length": "trained length", **dict.fromkeys(("explicit_attention_factor", *MSCALES), "")}
 
 
 def _difference(heard: Scaling, true: Scaling) -> str:
@@ -107,7 +101,7 @@ def described(scaling: Scaling) -> str:
 
 
 def _of_length(case: Case, heard: Heard, served: int | None) -> Iterator[Fault]:
-    meant = usable_length(case)
+    meant = case.reading.reach
     if heard.length is None or not heard.stops:
         return
     if served is not None:

@@ -8,7 +8,7 @@ from enum import Enum
 from typing import Any
 
 from ropetool.checkpoint.config import BLOCKS
-from ropetool.engines.heard import Case, Refused
+from ropetool.engines.heard import Case, Refused, Unread
 from ropetool.errors import ConfigError
 from ropetool.families.geometry import SHARE
 from ropetool.rope.frequencies import SPELLINGS, Default, Scaling, scaling_from_block
@@ -57,9 +57,9 @@ class TypeRead:
     needs: tuple[str, ...] = ()
     takes: tuple[str, ...] = ()
     nulls: Mapping[str, Any] = field(default_factory=dict)
-    defaults: Mapping[str, Any] = field(default_factory=dict)
     original: tuple[Place | int, ...] = ()
     computes: Callable[[Scaling, Case], Scaling] = lambda scaling, case: scaling
+    defaults: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -177,7 +177,7 @@ def scaling_heard(dialect: Dialect, found: Found, theta: float, case: Case) -> S
     try:
         return read.computes(scaling_from_block(block, theta, found.length), case)
     except ConfigError as error:
-        raise Refused(f"it cannot compute with it: {error.message}") from error
+        raise Unread(f"what it computes with it is not known: {error.message}") from error
 
 
 def ignored(found: Found, heard: Mapping[str, Any]) -> tuple[str, ...]:
@@ -192,7 +192,7 @@ def ignored(found: Found, heard: Mapping[str, Any]) -> tuple[str, ...]:
             continue
         new = [key for key, value in block.items() if _says(block, key) and not _repeats(key, value, heard)]
         if where != found.where:
-            unread += [where] if new else []
+            unread += [where] if any(key not in found.block or found.block[key] != block[key] for key in new) else []
         else:
             unread += [f"{where}.{key}" for key in new if f"{where}.{key}" not in found.read]
     top = {key: found.top[key] for key in ("rope_theta", SHARE) if found.top.get(key) is not None}

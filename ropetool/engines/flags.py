@@ -15,7 +15,7 @@ from ropetool.checkpoint.config import BLOCKS
 from ropetool.engines.compare import faults
 from ropetool.engines.heard import Case, Heard, Listener
 from ropetool.engines.listeners import LISTENERS
-from ropetool.engines.repair import repair
+from ropetool.engines.repair import find_edit, sentence
 from ropetool.families.decoder import with_text_keys
 from ropetool.rope.frequencies import LongRope
 
@@ -47,7 +47,7 @@ def engine_flags(case: Case, original: Mapping[str, Any], length: int) -> tuple[
 def _line(row: Listener, case: Case, original: Mapping[str, Any], length: int) -> EngineFlags:
     heard = row.hears(case)
     flags, notes = _told(row, case, heard, length)
-    said = "; ".join(filter(None, (*notes, heard.note or row.note)))
+    said = "; ".join(filter(None, (*notes, heard.advice or row.note)))
     without = _overrides(row, case, original, length)
     return EngineFlags(row.engine.value, row.version, row.part, row.origin.value, flags, said, without)
 
@@ -73,9 +73,9 @@ def _told(row: Listener, case: Case, heard: Heard, length: int) -> tuple[str, li
 
 def _repaired(row: Listener, case: Case) -> Iterator[str]:
     """The edit of config.json after which the engine turns as the checkpoint means, where there is one."""
-    edit = repair(case, row, None)
+    edit = find_edit(case, row)
     if edit is not None:
-        yield edit
+        yield sentence(case, edit[0], row.override)
 
 
 def _of_length(heard: Heard, length: int) -> Iterator[str]:

@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ropetool.checkpoint.config import RopeBlock
+from ropetool.checkpoint.config import RopeBlock, marker
 from ropetool.engines.names import EngineName, Origin
 from ropetool.engines.rows import BY_NAME
 from ropetool.families.geometry import SHARE, read_geometry
+from ropetool.families.protection import ENGINE
 from ropetool.families.reading import Reading
 from ropetool.rope.frequencies import Scaling
 from ropetool.rope.pairing import Pairing
@@ -34,6 +35,18 @@ class Case:
         for key in self.reading.decoder.path:
             found = found[key]
         return found
+
+    @property
+    def turning(self) -> Mapping[str, Any]:
+        """The part in which the class looks for its rope keys: the text decoder's, or a section of it."""
+        section = self.reading.family.section
+        return self.text if not section else self.text.get(section) or {}
+
+    @property
+    def written_for(self) -> str | None:
+        """The engine that `ropetool convert --for` wrote the checkpoint for, by the marker."""
+        entry = marker(self.config).get(ENGINE)
+        return entry.get("engine") if isinstance(entry, Mapping) else None
 
     def width(self, index: int, share: float | None) -> int:
         """The rotary width, in rows, of the rotation ``index`` for an engine that finds ``share``; None: finds none."""
@@ -61,7 +74,7 @@ class Heard:
 
     ``length`` is the longest context in tokens that it derives, None where it derives none; with ``stops`` it serves
     no more than that. ``ignores`` names the keys that say something, and that it does not read. ``refusal`` is why it
-    will not load the checkpoint, ``unknown`` why nothing can be said, ``note`` what its user must know of this config.
+    will not load the checkpoint, ``unknown`` why nothing can be said; ``advice`` is what its user must set by hand.
     """
 
     turns: tuple[Turn, ...] = ()
@@ -71,7 +84,7 @@ class Heard:
     ignores: tuple[str, ...] = ()
     refusal: str = ""
     unknown: str = ""
-    note: str = ""
+    advice: str = ""
 
 
 @dataclass(frozen=True)
@@ -105,9 +118,23 @@ class Refused(Exception):
     """Raised inside a row where the engine itself would raise; the text is its reason."""
 
 
+class Unread(Refused):
+    """Raised inside a row where it does not know what the engine does; the text says of what."""
+
+
+def answer(refused: Refused, **more: Any) -> Heard:
+    """What a row says that came to a `Refused` or an `Unread`."""
+    return Heard(unknown=str(refused), **more) if isinstance(refused, Unread) else Heard(refusal=str(refused), **more)
+
+
 def pairing_heard(engine: EngineName, case: Case) -> Pairing | None:
-    """The layout that an engine will rotate, given the keys that it obeys; None where its class for it is not known."""
+    """The layout that an engine will rotate, given the keys that it obeys; None where its class for it is not known.
+
+    A checkpoint that was written for the engine is loaded in the way that was told when it was.
+    """
     ways = BY_NAME[engine].ways(case.reading)
+    if case.written_for == engine.value and case.reading.pairing in ways:
+        return case.reading.pairing
     for pairing, way in ways.items():
         said = {key: case.text.get(key) for key in way.keys}
         if all(value is way.keys[key] or (value is None and way.by_default) for key, value in said.items()) and (
@@ -123,5 +150,5 @@ def meaningful(keys: Iterable[str], values: Mapping[str, Any]) -> tuple[str, ...
 
 
 def usable_length(case: Case) -> int | None:
-    """The context in tokens that the config is made for."""
+    """The context in tokens that the config is made for; see `Reading.reach`."""
     return case.reading.reach

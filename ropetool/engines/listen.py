@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from ropetool.engines.dialect import ORIGINAL, Dialect, Found, find_block, ignored, scaling_heard
-from ropetool.engines.heard import Case, Heard, Refused, Turn
+from ropetool.engines.heard import Case, Heard, Refused, Turn, answer
 from ropetool.errors import ConfigError
 from ropetool.families.geometry import SHARE
 from ropetool.rope.frequencies import Scaling
@@ -53,10 +53,10 @@ def heard_flat(
 ) -> Heard:
     """What an engine hears that rotates all layers alike; ``more`` are the fields that the rope keys do not tell."""
     try:
-        found = find_block(dialect, case.text, case.reading.length)
+        found = find_block(dialect, case.turning, case.reading.length)
         turn, passed_over = heard_turn(dialect, case, found, theta_keys, theta_default)
     except Refused as refused:
-        return Heard(refusal=str(refused), **more)
+        return answer(refused, **more)
     turns = tuple(Turn(rotation.layers, turn.scaling, turn.rotary_dim) for rotation in case.reading.rotations)
     return Heard(turns=turns, ignores=passed_over, **more)
 

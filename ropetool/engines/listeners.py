@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from ropetool.engines import (
+    ctranslate2,
     exllamav2,
     llama_cpp,
     llama_cpp_runtime,
     mlx_lm,
     sglang,
+    torchtune,
     transformers4,
     transformers5,
     vllm,
@@ -23,4 +25,6 @@ LISTENERS: tuple[Listener, ...] = (
     llama_cpp.ROW,
     llama_cpp_runtime.ROW,
     exllamav2.ROW,
+    ctranslate2.ROW,
+    torchtune.ROW,
 )

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ropetool.engines.dialect import ORIGINAL, Dialect, Other, Place, TypeRead, find_block
-from ropetool.engines.heard import Case, Heard, Listener, Refused, Turn, pairing_heard
+from ropetool.engines.heard import Case, Heard, Listener, Refused, Turn, answer, pairing_heard
 from ropetool.engines.listen import heard_turn
 from ropetool.engines.names import EngineName, Origin
 from ropetool.engines.rows import MLX_LM
@@ -137,7 +137,7 @@ def hear(case: Case) -> Heard:
         else:
             return Heard(unknown=f"which keys its class for {reading.model_type} takes was not read", **common)
     except Refused as refused:
-        return Heard(refusal=str(refused), **common)
+        return answer(refused, **common)
     if isinstance(turns[0].scaling, LongRope) and common["pairing"] is not None:
         common["pairing"] = Pairing.HALF  # SuScaledRoPE passes traditional=False whatever the config says
     return Heard(turns=turns, ignores=passed_over, **common)
@@ -148,8 +148,8 @@ def _flat(case: Case, row: KeysRow) -> tuple[tuple[Turn, ...], tuple[str, ...]]:
         if case.text.get(key) is None:
             raise Refused(f"it needs {key} at the top level, and finds none")
     dialect = replace(_dialect(case.reading.family.model_type, row), share=row.share)
-    found = find_block(dialect, case.text, case.reading.length)
-    v5 = find_block(V5, case.text, case.reading.length)
+    found = find_block(dialect, case.turning, case.reading.length)
+    v5 = find_block(V5, case.turning, case.reading.length)
     base = replace(found, where=v5.where, block=v5.block)  # no class looks for the base in rope_scaling
     turn, passed_over = heard_turn(dialect, case, found, (row.theta_key,), row.theta_default, base=base)
     told = TOP in row.share and case.text.get(SHARE) is not None
@@ -171,7 +171,7 @@ def _kinds(case: Case, row: KindsRow) -> tuple[tuple[Turn, ...], tuple[str, ...]
     turns, passed_over = [], set()
     for index, kind in enumerate(case.reading.family.kinds):
         own = dialect if index == 0 else replace(dialect, blocks=())
-        found = find_block(own, case.text, case.reading.length)
+        found = find_block(own, case.turning, case.reading.length)
         key, default = row.theta[kind.layer_type]
         turn, unread = heard_turn(own, case, found, (key,), default, index)
         turns.append(turn)

@@ -13,9 +13,10 @@ from typing import Any
 
 from ropetool.checkpoint.config import BLOCKS
 from ropetool.engines.dialect import ORIGINAL, YARN_KEYS, Dialect, Place, TypeRead, find_block
-from ropetool.engines.heard import Case, Heard, Listener, Refused, Turn, pairing_heard
+from ropetool.engines.heard import Case, Heard, Listener, Refused, Turn, answer, pairing_heard
 from ropetool.engines.listen import checked, heard_turn
 from ropetool.engines.names import EngineName, Origin
+from ropetool.engines.transformers5 import fixed_alpha
 from ropetool.engines.transformers_classes import ClassRow, read_version
 from ropetool.families.family import Kind
 from ropetool.rope.frequencies import Default, LongRope, Scaling
@@ -53,7 +54,7 @@ def _longrope(scaling: Scaling, case: Case) -> Scaling:
 TYPES: Mapping[str, TypeRead] = {
     "default": TypeRead("default"),
     "linear": TypeRead("linear", ("factor",)),
-    "dynamic": TypeRead("dynamic", ("factor",)),
+    "dynamic": TypeRead("dynamic", ("factor",), computes=fixed_alpha),
     "yarn": TypeRead(
         "yarn", ("factor",), YARN_KEYS, {"truncate": False, ORIGINAL: None}, original=(BLOCK, LENGTH)
     ),
@@ -93,7 +94,7 @@ def hear(case: Case) -> Heard:
     try:
         turns, passed_over = _turns(case, row)
     except Refused as refused:
-        return Heard(refusal=str(refused), **common)
+        return answer(refused, **common)
     return Heard(turns=turns, ignores=passed_over, **common)
 
 

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from types import NoneType
 from typing import Any
 
 from ropetool.checkpoint.config import BLOCKS
-from ropetool.engines.dialect import ORIGINAL, YARN_KEYS, Dialect, Found, Place, TypeRead, find_block
-from ropetool.engines.heard import Case, Heard, Listener, Refused, Turn, pairing_heard
+from ropetool.engines.dialect import NAMES, ORIGINAL, YARN_KEYS, Dialect, Found, Place, TypeRead, find_block
+from ropetool.engines.heard import Case, Heard, Listener, Refused, Turn, Unread, answer, meaningful, pairing_heard
 from ropetool.engines.listen import heard_turn
 from ropetool.engines.names import EngineName, Origin
 from ropetool.engines.transformers_classes import ClassRow, read_version
 from ropetool.families.family import Kind
 from ropetool.families.geometry import SHARE
+from ropetool.rope.frequencies import MSCALES, Default, NtkAware, Scaling
 
 VERSION = read_version(5)
 BLOCK, TOP, LENGTH = Place.BLOCK, Place.TOP, Place.LENGTH
@@ -26,11 +26,18 @@ FLAT_ORIGINAL = (TOP, BLOCK, LENGTH)  # a top-level one beats the block's own; w
 NESTED_ORIGINAL = (BLOCK, LENGTH)
 
 
+def fixed_alpha(scaling: Scaling, case: Case) -> Scaling:
+    """modeling_hunyuan_v1_dense.py: a dynamic block with alpha raises the base once, whatever the length."""
+    block = case.turning.get(BLOCKS[1]) or case.turning.get(BLOCKS[0]) or {}
+    alpha = block.get("alpha") if case.reading.family.fixed_alpha else None
+    return scaling if alpha is None else NtkAware(scaling.theta, float(alpha))
+
+
 def _types(original: tuple[Place | int, ...], yarn_keys: tuple[str, ...]) -> Mapping[str, TypeRead]:
     return {
         "default": TypeRead("default"),
         "linear": TypeRead("linear", ("factor",)),
-        "dynamic": TypeRead("dynamic", ("factor",)),
+        "dynamic": TypeRead("dynamic", ("factor",), computes=fixed_alpha),
         "yarn": TypeRead("yarn", ("factor",), yarn_keys, {"factor": None, "truncate": False}, original=original),
         "longrope": TypeRead(
             "longrope", ("short_factor", "long_factor"), ("factor", "attention_factor"), original=original
@@ -44,8 +51,14 @@ FLAT = Dialect(
     ("rope_scaling", "rope_parameters"), _types(FLAT_ORIGINAL, YARN_KEYS), theta=(BLOCK, TOP), share=(BLOCK, TOP),
     null=True,
 )  # fmt: skip
-# configuration_modernbert.py: rope_scaling goes into the blocks of all layers, elsewhere into the first alone.
-ALIKE = ("modernbert", "modernbert-decoder")
+# modeling_phimoe.py: cos and sin have a factor of their own with each list.
+LISTS = FLAT.types["longrope"]
+CLASS_TYPES = {"phimoe": {"longrope": replace(LISTS, needs=(*LISTS.needs, *MSCALES), takes=LISTS.takes[:1])}}
+YARN = "yarn"
+# The types whose table has the width that the class turns.
+WIDE = ("default", "proportional")
+# The methods of a class whose table is fixed: the family table has it so.
+FIXED = frozenset(("default",))
 # _compute_yarn_parameters asks the whole of rope_parameters for truncate, where blocks per layer type have none.
 NESTED = Dialect(
     (), _types(NESTED_ORIGINAL, tuple(key for key in YARN_KEYS if key != "truncate")), theta=(BLOCK, TOP),
@@ -66,30 +79,36 @@ def hear_by(flat: Dialect, nested: Dialect, case: Case) -> Heard:
     row = VERSION.rows.get(own_type)
     if row is None or not VERSION.has(case.reading.model_type):
         return Heard(unknown=f"its class for {case.reading.model_type} was not read", **common)
+    if case.reading.family.methods == FIXED and not case.reading.family.section:
+        return Heard(turns=_fixed(case), ignores=meaningful((*BLOCKS, "rope_theta"), case.text), **common)
     try:
         if case.reading.family.kinds:
             turns, passed_over = _kinds(nested, case, row)
         else:
             turns, passed_over = _flat(flat, case, row)
     except Refused as refused:
-        return Heard(refusal=str(refused), **common)
-    except Unread as unread:
-        return Heard(unknown=str(unread), **common)
+        return answer(refused, **common)
     methods = case.reading.family.methods
     if methods is not None and any(turn.scaling.name not in methods for turn in turns):
         return Heard(refusal=case.reading.family.methods_reason, **common)
     return Heard(turns=turns, ignores=passed_over, **common)
 
 
-class Unread(Exception):
-    """Raised where how a class takes a block was not read."""
+def _fixed(case: Case) -> tuple[Turn, ...]:
+    """Classes that build one table, whatever the config says."""
+    base = Default(case.reading.family.theta_default)
+    return tuple(Turn(rotation.layers, base, rotation.geometry.rotary_dim) for rotation in case.reading.rotations)
 
 
 def _flat(flat: Dialect, case: Case, row: ClassRow) -> tuple[tuple[Turn, ...], tuple[str, ...]]:
     family = case.reading.family
     share = flat.share if SHARE in family.keys.rotary else (BLOCK,)
     blocks = tuple(key for key in flat.blocks if key in family.blocks)
-    types = {**flat.types, **{other: _spelled(flat, other, name) for other, name in row.spelled.items()}}
+    types = {
+        **flat.types,
+        **CLASS_TYPES.get(family.model_type, {}),
+        **{other: _spelled(flat, other, name) for other, name in row.spelled.items()},
+    }
     passes_over = row.names == () and blocks == flat.blocks
     dialect = replace(flat, blocks=blocks, share=share, types=types, names=() if passes_over else flat.names)
     found = find_block(dialect, row.top(case), case.reading.length)
@@ -98,9 +117,25 @@ def _flat(flat: Dialect, case: Case, row: ClassRow) -> tuple[tuple[Turn, ...], t
     turn, passed_over = heard_turn(dialect, case, found, family.theta_keys or ("",), family.theta_default)
     if flat is FLAT:
         row.check_head_dim(turn, case)
+        _check_width(case, found, turn)
     if row.names is None and family.methods is None and turn.scaling.name != "default":
         raise Unread(f"how its class for {family.model_type} takes {found.where} was not read")
     return tuple(replace(turn, layers=rotation.layers) for rotation in case.reading.rotations), passed_over
+
+
+def _check_width(case: Case, found: Found, turn: Turn, index: int = 0) -> None:
+    """The functions of the scaled types take a rotary share from the block also where the class turns the whole head.
+
+    Then the table is narrower than what turns, and the first forward pass raises.
+    """
+    family, share = case.reading.family, found.block.get(SHARE)
+    whole = not (family.keys.rotary or family.keys.share_in_block)
+    head_dim = case.reading.rotations[index].geometry.head_dim
+    if whole and share and turn.scaling.name not in WIDE and int(head_dim * share) != turn.rotary_dim:
+        raise Refused(
+            f"its {turn.scaling.name} turns {int(head_dim * share)} rows by {found.where}.{SHARE}, and its class for "
+            f"{family.model_type} turns {turn.rotary_dim}: the first forward pass raises"
+        )
 
 
 def _common(case: Case) -> dict[str, Any]:
@@ -115,24 +150,25 @@ def _spelled(flat: Dialect, other: str, name: str) -> TypeRead:
 
 def _kinds(nested: Dialect, case: Case, row: ClassRow) -> tuple[tuple[Turn, ...], tuple[str, ...]]:
     """Classes with a block per layer type; what stands flat in rope_parameters is not looked at."""
-    top, family = case.text, case.reading.family
-    blocks: Mapping[str, Any] = top[BLOCKS[0]] if isinstance(top.get(BLOCKS[0]), Mapping) else {}
-    scaling = top.get(BLOCKS[1])
+    top, family = case.turning, case.reading.family
+    blocks, scaling = (top.get(key) or {} for key in BLOCKS)
     if scaling and row.names is None:
         raise Unread(f"how its class for {family.model_type} takes {BLOCKS[1]} was not read")
     turns, passed_over = [], []
     for index, kind in enumerate(family.kinds):
-        if not isinstance(blocks.get(kind.layer_type), (Mapping, NoneType)):
-            raise Refused(f"{BLOCKS[0]}.{kind.layer_type} is {blocks[kind.layer_type]!r}, and no object")
-        own = {"rope_type": "default"} if index == 0 and scaling else {}
-        block = {**(blocks.get(kind.layer_type) or own or _default_block(kind))}
-        if scaling and (index == 0 or family.model_type in ALIKE):
-            block.update(scaling)
+        own = {"rope_type": "default"} if kind.scaled_by_flat and scaling else {}
+        given = blocks.get(kind.layer_type) or own or _default_block(kind)
+        if not isinstance(given, Mapping):
+            raise Refused(f"{BLOCKS[0]}.{kind.layer_type} is {given!r}, and it takes it for an object")
+        block = dict(given)
+        if scaling and kind.scaled_by_flat:
+            block |= {**(kind.yarn if YARN in map(scaling.get, NAMES) else {}), **scaling}
         found = Found(f"{BLOCKS[0]}.{kind.layer_type}", block, top, case.reading.length)
         default = kind.default.get("rope_theta", family.theta_default)
         turn, unread = heard_turn(nested, case, found, (kind.theta_key,), default, index)
         if nested is NESTED:
             row.check_head_dim(turn, case)
+            _check_width(case, found, turn, index)
         turns.append(turn)
         passed_over += [key for key in unread if key not in BLOCKS]
     kinds = {kind.layer_type for kind in family.kinds}

@@ -32,7 +32,7 @@ class ClassRow:
     def top(self, case: Case) -> Mapping[str, Any]:
         """The top level of the config with what the class fills in there."""
         filled = {} if self.original is None else {ORIGINAL: self.original}
-        return {**filled, **case.text}
+        return {**filled, **case.turning}
 
 
 @dataclass(frozen=True)

@@ -101,7 +101,7 @@ def _with_longrope(heard: Heard) -> Heard:
     if heard.pairing is Pairing.INTERLEAVED:
         return replace(heard, refusal="its longrope rotates halves only, and its class for this type interleaved")
     turns = tuple(replace(turn, scaling=_one_set(turn.scaling, heard.length)) for turn in heard.turns)
-    return replace(heard, turns=turns, note=LONG_FOR_ALL)
+    return replace(heard, turns=turns, advice=LONG_FOR_ALL)
 
 
 def _one_set(scaling: Scaling, length: int | None) -> Scaling:

@@ -265,6 +265,7 @@ def diagnosis(result: Diagnosis) -> RenderableType:
 def _finding_row(found: Finding, *, clear: bool) -> list[RenderableType]:
     row, heard = found.listener, found.heard
     hears = [found.why] if found.why and clear else []
+    hears += ["what is meant"] if found.verdict == "right" else []
     hears += [] if hears or not heard.turns else [_turn(heard.turns[0])]
     hears += [] if clear or not heard.refusal else [heard.refusal]
     hears += [f"passes over {', '.join(heard.ignores)}"] if heard.ignores and found.verdict != "right" else []

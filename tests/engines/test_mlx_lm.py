@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ropetool import doctor
 from ropetool.engines import mlx_lm
-from tests.engines.test_transformers import BASE, BLOCKS, ODD, THETA, TYPES, WITH_16, v4, v5
+from ropetool.engines.opening import open_case
+from tests.engines.test_transformers import BASE, BLOCKS, KINDS, ODD, THETA, TYPES, WITH_16, v4, v5
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("mlx_lm") is None,
@@ -89,7 +89,7 @@ def numbers(module: Any) -> tuple[list[float], float, bool]:
 def test_the_row_hears_what_the_class_computes(name: str) -> None:
     config = {**BASE, **LLAMA, **CONFIGS[name]}
     config |= MORE.get(config["model_type"], {})
-    heard, truth = mlx_lm.ROW.hears(doctor.open_case(json.loads(json.dumps(config)))), live(config)
+    heard, truth = mlx_lm.ROW.hears(open_case(json.loads(json.dumps(config)))), live(config)
     said = f"heard {heard}; live {truth}"
     assert bool(heard.refusal) == (truth is None), said
     for turn in heard.turns:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -16,12 +17,16 @@ import torch
 import transformers
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from ropetool import doctor
 from ropetool.engines import transformers4, transformers5
-from ropetool.engines.heard import Case, Heard, Listener
+from ropetool.engines.compare import faults
+from ropetool.engines.dialect import Other, Place
+from ropetool.engines.heard import Case, Heard, Listener, Turn
+from ropetool.engines.opening import open_case
+from ropetool.engines.repair import find_edit
 
 MAJOR = int(transformers.__version__.split(".")[0])
-ROW: Listener = {4: transformers4.ROW, 5: transformers5.ROW}[MAJOR]
+ROWS = {4: transformers4, 5: transformers5}
+ROW: Listener = ROWS[MAJOR].ROW
 
 BASE = {
     "model_type": "llama", "hidden_size": 64, "intermediate_size": 32, "num_hidden_layers": 1,
@@ -67,7 +72,6 @@ BLOCKS: dict[str, dict[str, Any]] = {
     "llama3 without low": {key: value for key, value in LLAMA3.items() if key != "low_freq_factor"} | WITH_16,
     "linear without factor": {"rope_type": "linear"},
     "linear, factor null": {"rope_type": "linear", "factor": None},
-    "linear, factor text": {"rope_type": "linear", "factor": "2"},
     "proportional": {"rope_type": "proportional", "partial_rotary_factor": 0.5},
     "type alone": {"type": "linear", "factor": 2.0},
     "both names": {"type": "linear", "rope_type": "dynamic", "factor": 2.0},
@@ -93,8 +97,8 @@ ODD: dict[str, dict[str, Any]] = {
     "both thetas differ": v5(YARN, rope_theta=1e6),
     "empty scaling": v5(YARN, rope_scaling={}),
     "scaling null": v5(YARN, rope_scaling=None),
-    "stale original above, v5": v5(YARN, original_max_position_embeddings=32),
-    "stale original above, v4": v4(YARN, original_max_position_embeddings=32),
+    "stale original above, v5": v5(YARN, original_max_position_embeddings=60),
+    "stale original above, v4": v4(YARN, original_max_position_embeddings=60),
     "original above alone, v4": v4({**LONG, "factor": 2.0}, **WITH_16),
     "original above null": v5(YARN, original_max_position_embeddings=None),
     "nested in a flat class": {"rope_parameters": {"full_attention": {**YARN, "rope_theta": THETA}}},
@@ -224,7 +228,13 @@ def agrees(heard: Heard, truth: dict[str, Any] | None) -> bool:
 
 
 def case_of(config: dict[str, Any]) -> Case:
-    return doctor.open_case(json.loads(json.dumps(config)))
+    return open_case(json.loads(json.dumps(config)))
+
+
+def means(case: Case) -> Heard:
+    """What the checkpoint means, in the form of what an engine hears."""
+    rotations = case.reading.rotations
+    return Heard(tuple(Turn(r.layers, r.scaling, r.geometry.rotary_dim) for r in rotations))
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -232,3 +242,89 @@ def test_the_row_hears_what_the_class_computes(name: str) -> None:
     config = {**BASE, **CONFIGS[name]}
     heard, truth = ROW.hears(case_of(config)), live(config)
     assert agrees(heard, truth), f"heard {heard}; live {truth}"
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_verdict_is_what_happens_and_its_edit_helps(name: str) -> None:
+    """Right: the class computes what is meant. Wrong: it does not, and does once the edit is made."""
+    case = case_of({**BASE, **CONFIGS[name]})
+    heard = ROW.hears(case)
+    if case.conflict or heard.unknown:
+        return
+    right = not heard.refusal and not faults(case, heard)
+    assert agrees(means(case), live(case.config)) == right
+    found = None if right else find_edit(case, ROW)
+    if found is not None:
+        assert agrees(means(case), live(found[1].config)), found[0]
+
+
+def test_most_wrong_configs_have_an_edit() -> None:
+    wrong = [case for config in CONFIGS.values() if not (case := case_of({**BASE, **config})).conflict]
+    wrong = [case for case in wrong if (heard := ROW.hears(case)).refusal or (heard.turns and faults(case, heard))]
+    repaired = [case for case in wrong if find_edit(case, ROW)]
+    assert len(wrong) > 20
+    assert len(repaired) > 0.7 * len(wrong)
+
+
+@dataclass(frozen=True)
+class Planted:
+    """A fault in the dialect, or in how it reads one rope type."""
+
+    name: str
+    dialect: dict[str, Any] = field(default_factory=dict)
+    type_name: str = ""
+    read: dict[str, Any] = field(default_factory=dict)
+
+    def hear(self, case: Case) -> Heard:
+        """What the row of the installed version would hear with the fault in it."""
+        module, name = ROWS[MAJOR], "DIALECT" if MAJOR == 4 else "FLAT"
+        whole = getattr(module, name)
+        types = dict(whole.types)
+        if self.type_name:
+            types[self.type_name] = replace(types[self.type_name], **self.read)
+        with pytest.MonkeyPatch.context() as patch:
+            wrong = replace(whole, types=types, **self.dialect)
+            patch.setattr(module, name, wrong)
+            patch.setattr(module, "TYPES", types, raising=False)
+            return transformers5.hear(case, wrong) if MAJOR == 5 else transformers4.hear(case)
+
+
+BLOCK, TOP, LENGTH = Place.BLOCK, Place.TOP, Place.LENGTH
+PLANTED = {
+    5: (
+        Planted("block order", {"blocks": ("rope_parameters", "rope_scaling")}),
+        Planted("one block", {"blocks": ("rope_parameters",)}),
+        Planted("base above first", {"theta": (TOP, BLOCK)}),
+        Planted("base in the block alone", {"theta": (BLOCK,)}),
+        Planted("share above alone", {"share": (TOP,)}),
+        Planted("null is absent", {"null": False}),
+        Planted("original in the block first", {}, "yarn", {"original": (BLOCK, TOP, LENGTH)}),
+        Planted("original filled in otherwise", {}, "yarn", {"original": (TOP, BLOCK, 16)}),
+        Planted("no truncate", {}, "yarn", {"takes": ("attention_factor", "beta_fast", "beta_slow")}),
+        Planted("no attention factor", {}, "longrope", {"takes": ("factor",)}),
+        Planted("factor never null", {}, "yarn", {"nulls": {}}),
+        Planted("another method", {}, "dynamic", {"method": "linear"}),
+        Planted("unknown types are plain", {"other": Other.PLAIN}),
+    ),
+    4: (
+        Planted("the other block", {"blocks": ("rope_parameters",)}),
+        Planted("base in the block", {"theta": (BLOCK, TOP)}),
+        Planted("null is absent", {"null": False}),
+        Planted("original above", {}, "yarn", {"original": (TOP, BLOCK, LENGTH)}),
+        Planted("original in the block", {}, "longrope", {"original": (BLOCK, LENGTH), "computes": lambda s, c: s}),
+        Planted("no betas", {}, "yarn", {"takes": ("attention_factor",)}),
+        Planted("another method", {}, "dynamic", {"method": "linear"}),
+        Planted("unknown types are plain", {"other": Other.PLAIN}),
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def truths() -> dict[str, Any]:
+    return {name: live({**BASE, **config}) for name, config in CONFIGS.items()}
+
+
+@pytest.mark.parametrize("planted", PLANTED[MAJOR], ids=lambda planted: planted.name)
+def test_a_planted_fault_is_seen(planted: Planted, truths: dict[str, Any]) -> None:
+    cases = {name: case_of({**BASE, **config}) for name, config in CONFIGS.items()}
+    assert not all(agrees(planted.hear(case), truths[name]) for name, case in cases.items())
