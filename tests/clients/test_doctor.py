@@ -1,0 +1,168 @@
+"""What doctor says of an engine is what the engine does with a real trained model, right or wrong.
+
+Transformers on the plain meaning of a config is the truth. Where doctor says right, the engine gives its
+log-probabilities; where it says wrong, those of transformers with the numbers that doctor says the engine hears,
+which are far from the truth; where it says that the engine does not load it, the engine raises.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+
+from ropetool import doctor
+from ropetool.doctor import Finding, Verdict
+from ropetool.engines.heard import Turn
+from ropetool.engines.listen import values_of
+from ropetool.engines.names import EngineName
+from ropetool.rope.pairing import Pairing
+from tests.clients import programs
+from tests.clients.compare import ALLOWED, WIDE, difference
+from tests.clients.configs import CASES, both
+from tests.clients.conftest import with_keys
+
+TOKENS = 64
+MAJOR = transformers.__version__.split(".")[0]
+
+
+@dataclass(frozen=True)
+class Client:
+    """A program, the row of doctor that speaks of it, and the cases that it is run on."""
+
+    engine: EngineName
+    program: Callable[[Path, list[int]], torch.Tensor]
+    cases: tuple[str, ...]
+    version: str = ""
+    part: str = ""
+
+
+COMMON = ("as transformers 5 saves it", "yarn", "linear", "dynamic past a trained length of 32", "llama3", "longrope")
+YARNS = ("yarn with an attention factor", "yarn with its betas", "yarn, its ramp not cut to whole pairs")
+CLIENTS: Mapping[str, Client] = {
+    "transformers": Client(EngineName.TRANSFORMERS, programs.transformers, tuple(CASES), version=f"{MAJOR}."),
+    "mlx-lm": Client(
+        EngineName.MLX_LM, programs.mlx_lm,
+        (*COMMON, *YARNS, "both styles", "yarn in the style of transformers 5", "converted for mlx-lm",
+         "half, called traditional"),
+    ),
+    "ctranslate2": Client(
+        EngineName.CTRANSLATE2, programs.ctranslate2,
+        (*COMMON, "as transformers 4 saves it", "converted for torchtune"),
+    ),
+    "torchtune": Client(
+        EngineName.TORCHTUNE, programs.torchtune, ("both styles", "linear", "converted for torchtune"),
+    ),
+    "llama.cpp": Client(
+        EngineName.LLAMA_CPP, programs.llama_cpp,
+        (*COMMON, *YARNS, "as transformers 4 saves it", "converted for mlx-lm"), part="runtime",
+    ),
+}  # fmt: skip
+# The rows of transformers are run in the environment of either version, without the other programs.
+MARKS = {"transformers": (pytest.mark.real, pytest.mark.oldest)}
+RUNS = [
+    pytest.param(client, name, marks=MARKS.get(client, (pytest.mark.clients,)), id=f"{client}-{name}")
+    for client, row in CLIENTS.items()
+    for name in row.cases
+]
+
+
+class Runs:
+    """Runs that several tests look at, each made once."""
+
+    def __init__(self, written: Callable[[str], Path], shallow: Path, directory: Path, tokens: list[int]) -> None:
+        self.written, self.shallow, self.directory, self.tokens = written, shallow, directory, tokens
+        self.made: dict[tuple[str, str], torch.Tensor] = {}
+
+    def of(self, client: str, name: str) -> torch.Tensor:
+        """What the client gives for a case; raises whatever it raises."""
+        if (client, name) not in self.made:
+            self.made[client, name] = CLIENTS[client].program(self.written(name), self.tokens)
+        return self.made[client, name]
+
+    def truth(self, name: str) -> torch.Tensor:
+        """What the case means: the trained weights as they were, and a block that every transformers reads."""
+        case = CASES[name]
+        return self.computed(self.shallow, both(case.means), case.length)
+
+    def heard(self, name: str, finding: Finding) -> torch.Tensor:
+        """What the engine would compute by what doctor says that it hears."""
+        weights, turn = self.written(name), finding.heard.turns[0]
+        if finding.heard.pairing is Pairing.INTERLEAVED:
+            weights = self.gathered(weights)
+        return self.computed(weights, both(block_of(turn)), CASES[name].length)
+
+    def computed(self, weights: Path, keys: dict[str, Any], length: int) -> torch.Tensor:
+        keys |= {"max_position_embeddings": length}
+        key = str(weights), json.dumps(keys, sort_keys=True)
+        if key not in self.made:
+            checkpoint = with_keys(weights, self.directory / f"computed-{len(self.made)}", **keys)
+            self.made[key] = programs.transformers(checkpoint, self.tokens)
+        return self.made[key]
+
+    def gathered(self, checkpoint: Path) -> Path:
+        """The weights in half order that turn as the checkpoint's do where adjacent rows are taken as pairs."""
+        path = self.directory / f"gathered-{checkpoint.name}"
+        if not path.exists():
+            with_keys(checkpoint, path)
+            gather(path / "model.safetensors", json.loads((path / "config.json").read_text("utf-8"))["head_dim"])
+        return path
+
+
+def gather(file: Path, head_dim: int) -> None:
+    """In each head of q and k, the even rows first, then the odd ones."""
+    from safetensors.torch import load_file, save_file
+
+    tensors = load_file(file)
+    for name in [name for name in tensors if name.endswith(("q_proj.weight", "k_proj.weight"))]:
+        heads = tensors[name].unflatten(0, (-1, head_dim))
+        tensors[name] = torch.cat((heads[:, 0::2], heads[:, 1::2]), 1).flatten(0, 1).contiguous()
+    file.unlink()
+    save_file(tensors, file, metadata={"format": "pt"})
+
+
+def block_of(turn: Turn) -> dict[str, Any]:
+    """The rope block of what an engine hears, in the words of transformers, which computes the rest from it."""
+    values = dict(values_of(turn.scaling))
+    values.pop("rope_theta")
+    if turn.scaling.attention_factor != 1:
+        values["attention_factor"] = turn.scaling.attention_factor
+    return values
+
+
+@pytest.fixture(scope="module")
+def runs(written, shallow, tokens, tmp_path_factory) -> Runs:
+    return Runs(written, shallow, tmp_path_factory.mktemp("computed"), tokens[:TOKENS])
+
+
+def finding_of(client: str, checkpoint: Path) -> Finding:
+    row = CLIENTS[client]
+    findings = doctor.diagnose(checkpoint, engine=row.engine).findings
+    (found,) = (f for f in findings if f.listener.version.startswith(row.version) and f.listener.part == row.part)
+    return found
+
+
+def check(runs: Runs, client: str, name: str, finding: Finding) -> None:
+    """Hold what doctor found against the run."""
+    assert finding.verdict is not Verdict.UNKNOWN, finding.why
+    if finding.verdict is Verdict.LOADS_NOT:
+        with pytest.raises(Exception):  # noqa: B017, PT011  each program has exceptions of its own
+            runs.of(client, name)
+        return
+    given, truth = runs.of(client, name), runs.truth(name)
+    assert difference(given, runs.heard(name, finding)) <= ALLOWED, finding
+    apart = difference(given, truth)
+    assert apart <= ALLOWED if finding.verdict is Verdict.RIGHT else apart > WIDE, finding
+
+
+@pytest.mark.parametrize(("client", "name"), RUNS)
+def test_what_doctor_says_is_what_the_engine_does(client, name, request, written, runs) -> None:
+    if client != "transformers":
+        request.getfixturevalue("installed")
+    check(runs, client, name, finding_of(client, written(name)))
