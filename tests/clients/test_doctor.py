@@ -25,7 +25,7 @@ from ropetool.engines.names import EngineName
 from ropetool.rope.pairing import Pairing
 from tests.clients import programs
 from tests.clients.compare import ALLOWED, difference
-from tests.clients.configs import CASES, both
+from tests.clients.configs import CASES, ROPE_KEYS, both
 from tests.clients.conftest import with_keys
 
 TOKENS = 64
@@ -101,7 +101,7 @@ class Runs:
         return self.computed(weights, both(block_of(turn)), CASES[name].length)
 
     def computed(self, weights: Path, keys: dict[str, Any], length: int) -> torch.Tensor:
-        keys |= {"max_position_embeddings": length}
+        keys = {**dict.fromkeys(ROPE_KEYS), **keys, "max_position_embeddings": length}
         key = str(weights), json.dumps(keys, sort_keys=True)
         if key not in self.made:
             checkpoint = with_keys(weights, self.directory / f"computed-{len(self.made)}", **keys)
