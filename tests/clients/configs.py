@@ -39,21 +39,20 @@ class Written:
     more: Mapping[str, Any] = field(default_factory=dict)
 
 
-def v5(block: Mapping[str, Any]) -> dict[str, Any]:
+def v5(block: Mapping[str, Any], theta: float = THETA) -> dict[str, Any]:
     """The style of transformers 5, which it saves."""
-    return {"rope_parameters": {**block, "rope_theta": THETA}}
+    return {"rope_parameters": {**block, "rope_theta": theta}}
 
 
-def v4(block: Mapping[str, Any]) -> dict[str, Any]:
+def v4(block: Mapping[str, Any], theta: float = THETA) -> dict[str, Any]:
     """The style of transformers 4, which older programs read."""
-    return {"rope_theta": THETA, "rope_scaling": None if block == PLAIN else dict(block)}
+    return {"rope_theta": theta, "rope_scaling": None if block == PLAIN else dict(block)}
 
 
-def both(block: Mapping[str, Any]) -> dict[str, Any]:
+def both(block: Mapping[str, Any], theta: float = THETA) -> dict[str, Any]:
     """Both styles, equal; where rope_scaling is there, transformers 5 takes the base from it."""
-    if block == PLAIN:
-        return v5(block) | {"rope_theta": THETA}
-    return v5(block) | {"rope_theta": THETA, "rope_scaling": {**block, "rope_theta": THETA}}
+    scaling = {} if block == PLAIN else {"rope_scaling": {**block, "rope_theta": theta}}
+    return {**v5(block, theta), "rope_theta": theta, **scaling}
 
 
 def stretched(block: Mapping[str, Any], style: Any = both) -> Written:

@@ -98,7 +98,7 @@ class Runs:
         weights, turn = self.written(name), finding.heard.turns[0]
         if finding.heard.pairing is Pairing.INTERLEAVED:
             weights = self.gathered(weights)
-        return self.computed(weights, both(block_of(turn)), CASES[name].length)
+        return self.computed(weights, both(block_of(turn), turn.scaling.theta), CASES[name].length)
 
     def computed(self, weights: Path, keys: dict[str, Any], length: int) -> torch.Tensor:
         keys = {**dict.fromkeys(ROPE_KEYS), **keys, "max_position_embeddings": length}
@@ -131,8 +131,7 @@ def gather(file: Path, head_dim: int) -> None:
 
 def block_of(turn: Turn) -> dict[str, Any]:
     """The rope block of what an engine hears, in the words of transformers, which computes the rest from it."""
-    values = dict(values_of(turn.scaling))
-    values.pop("rope_theta")
+    values = {key: value for key, value in values_of(turn.scaling).items() if key != "rope_theta"}
     if turn.scaling.name in WITH_ATTENTION_FACTOR:
         values["attention_factor"] = turn.scaling.attention_factor
     return values
