@@ -73,6 +73,7 @@ CASES: Mapping[str, Written] = {
     "dynamic past a trained length of 32": Written(both(DYNAMIC), DYNAMIC, 32),
     "llama3": stretched(LLAMA3),
     "longrope": stretched(LONGROPE),
+    "longrope past a trained length of 32": stretched({**LONGROPE, "original_max_position_embeddings": 32}),
     "converted for mlx-lm": Written(both(PLAIN), PLAIN, converted_for=EngineName.MLX_LM),
     "converted for torchtune": Written(both(PLAIN), PLAIN, converted_for=EngineName.TORCHTUNE),
     "half, called traditional": Written(both(PLAIN), PLAIN, more={"rope_traditional": True}),
