@@ -72,6 +72,7 @@ CASES: Mapping[str, Written] = {
     "linear": Written(both(LINEAR), LINEAR),
     "dynamic past a trained length of 32": Written(both(DYNAMIC), DYNAMIC, 32),
     "llama3": stretched(LLAMA3),
+    "llama3 over 8192 tokens": stretched({**LLAMA3, "original_max_position_embeddings": TRAINED}),
     "longrope": stretched(LONGROPE),
     "longrope past a trained length of 32": stretched({**LONGROPE, "original_max_position_embeddings": 32}),
     "converted for mlx-lm": Written(both(PLAIN), PLAIN, converted_for=EngineName.MLX_LM),

@@ -22,7 +22,17 @@ def transformers(checkpoint: Path, tokens: list[int]) -> torch.Tensor:
 
 
 def torchtune(checkpoint: Path, tokens: list[int]) -> torch.Tensor:
-    """torchtune's Llama 3.2 (tied embeddings); its scaling of the frequencies by 1 is none."""
+    """The tensors taken as they are, and the base that the config has."""
+    from transformers import AutoConfig
+
+    base = AutoConfig.from_pretrained(checkpoint).rope_parameters["rope_theta"]
+    return torchtune_with(checkpoint, torchtune_names(checkpoint), tokens, base)
+
+
+def torchtune_with(
+    checkpoint: Path, tensors: dict[str, torch.Tensor], tokens: list[int], base: float, factor: float = 1
+) -> torch.Tensor:
+    """torchtune's Llama 3.2 (tied embeddings): it is told the base and llama3's factor; a scaling by 1 is none."""
     from torchtune.models.llama3_2 import llama3_2
     from transformers import AutoConfig
 
@@ -34,12 +44,12 @@ def torchtune(checkpoint: Path, tokens: list[int]) -> torch.Tensor:
         num_kv_heads=config.num_key_value_heads,
         embed_dim=config.hidden_size,
         max_seq_len=len(tokens),
-        rope_base=config.rope_parameters["rope_theta"],
+        rope_base=base,
         intermediate_dim=config.intermediate_size,
         norm_eps=config.rms_norm_eps,
-        scale_factor=1,
+        scale_factor=factor,
     ).eval()
-    model.load_state_dict(torchtune_names(checkpoint))
+    model.load_state_dict(tensors)
     with torch.inference_mode():
         return model(torch.tensor([tokens]))[0].log_softmax(-1)
 
@@ -51,6 +61,17 @@ def torchtune_names(checkpoint: Path) -> dict[str, torch.Tensor]:
 
     tensors = load_file(checkpoint / "model.safetensors")
     return {get_mapped_key(name, _FROM_HF): tensor for name, tensor in tensors.items()}
+
+
+def torchtune_import(checkpoint: Path) -> dict[str, torch.Tensor]:
+    """The tensors by torchtune's own import of a Hugging Face Llama, which permutes q and k."""
+    from safetensors.torch import load_file
+    from torchtune.models.convert_weights import hf_to_tune
+    from transformers import AutoConfig
+
+    config = AutoConfig.from_pretrained(checkpoint)
+    tensors = load_file(checkpoint / "model.safetensors")
+    return hf_to_tune(tensors, config.num_attention_heads, config.num_key_value_heads, config.hidden_size)
 
 
 def mlx_lm(checkpoint: Path, tokens: list[int]) -> torch.Tensor:
@@ -83,8 +104,8 @@ CONVERTER = Path(sys.prefix) / "llama-cpp-converter"
 def llama_cpp(checkpoint: Path, tokens: list[int]) -> torch.Tensor:
     """Through its own converter to a GGUF in float32, with keys and values kept in float32 too.
 
-    Its server gives the log-probabilities after a prompt's last token, all of them in one long answer: so every sixteenth
-    row is asked for, and the others are NaN.
+    Its server gives the log-probabilities after a prompt's last token, all of them in one long answer: so the rows of
+    every sixteenth token are asked for, and the others are NaN.
     """
     import xllamacpp
 
@@ -126,4 +147,3 @@ def next_token(server: Any, tokens: list[int], vocabulary: int) -> torch.Tensor:
     log_probs[[entry["id"] for entry in entries]] = torch.tensor([entry["logprob"] for entry in entries])
     assert not log_probs.isnan().any()
     return log_probs
-

@@ -57,17 +57,7 @@ def test_the_wrong_layout_or_base_misses_by_a_wide_margin(program, name, checkpo
 
 def test_the_conversion_is_the_permutation_that_torchtune_applies_on_import(smollm2, checkpoints) -> None:
     """torchtune's own import of a Hugging Face Llama, from the original, against ropetool's conversion: bit by bit."""
-    from safetensors.torch import load_file
-    from torchtune.models.convert_weights import hf_to_tune
-    from transformers import AutoConfig
-
-    config = AutoConfig.from_pretrained(smollm2)
-    theirs = hf_to_tune(
-        load_file(smollm2 / "model.safetensors"),
-        config.num_attention_heads,
-        config.num_key_value_heads,
-        config.hidden_size,
-    )
+    theirs = programs.torchtune_import(smollm2)
     ours = programs.torchtune_names(checkpoints["interleaved, for torchtune"])
     assert ours.keys() == theirs.keys()
     assert [name for name in ours if not torch.equal(ours[name], theirs[name])] == []

@@ -23,6 +23,7 @@ from ropetool.engines.dialect import ORIGINAL
 from ropetool.engines.heard import Turn
 from ropetool.engines.listen import values_of
 from ropetool.engines.names import EngineName
+from ropetool.rope.frequencies import Llama3
 from ropetool.rope.pairing import Pairing
 from tests.clients import programs
 from tests.clients.compare import ALLOWED, difference
@@ -46,6 +47,15 @@ class Client:
     part: str = ""
 
 
+def torchtune_as_told(checkpoint: Path, tokens: list[int]) -> torch.Tensor:
+    """It reads no rope key: it is given what doctor says, by the way that doctor names for the layout."""
+    heard = finding_of("torchtune", checkpoint).heard
+    scaling = heard.turns[0].scaling
+    taken = programs.torchtune_names if heard.pairing is Pairing.INTERLEAVED else programs.torchtune_import
+    factor = scaling.factor if isinstance(scaling, Llama3) else 1
+    return programs.torchtune_with(checkpoint, taken(checkpoint), tokens, scaling.theta, factor)
+
+
 COMMON = ("as transformers 5 saves it", "yarn", "linear", "dynamic past a trained length of 32", "llama3", "longrope")
 YARNS = ("yarn with an attention factor", "yarn with its betas", "yarn, its ramp not cut to whole pairs")
 # What transformers 4 makes of it is far off past 8192 tokens only; the case with a short trained length shows that.
@@ -65,7 +75,8 @@ CLIENTS: Mapping[str, Client] = {
         (*COMMON, "as transformers 4 saves it", "converted for torchtune"),
     ),
     "torchtune": Client(
-        EngineName.TORCHTUNE, programs.torchtune, ("both styles", "linear", "converted for torchtune"),
+        EngineName.TORCHTUNE, torchtune_as_told,
+        ("both styles", "linear", "llama3", "llama3 over 8192 tokens", "converted for torchtune"),
     ),
     "llama.cpp": Client(
         EngineName.LLAMA_CPP, programs.llama_cpp,
@@ -164,16 +175,16 @@ def stops_short(finding: Finding) -> bool:
 
 
 def check(runs: Runs, client: str, name: str, finding: Finding) -> None:
-    """Hold what doctor found against the run."""
-    assert finding.verdict is not Verdict.UNKNOWN, finding.why
+    """Hold what doctor found against the run. Unknown is for an engine that is told by hand, and then is right."""
     if finding.verdict is Verdict.LOADS_NOT or stops_short(finding):
         with pytest.raises(Exception):  # noqa: B017, PT011  each program has exceptions of its own
             runs.of(client, name)
         return
+    assert finding.heard.turns, finding.why
     given, truth = runs.of(client, name), runs.truth(name)
     assert difference(given, runs.heard(name, finding)) <= ALLOWED, finding
     apart = difference(given, truth)
-    assert apart <= ALLOWED if finding.verdict is Verdict.RIGHT else apart > FAR, finding
+    assert apart > FAR if finding.verdict is Verdict.WRONG else apart <= ALLOWED, finding
 
 
 @pytest.mark.parametrize(("client", "name"), RUNS)
@@ -181,3 +192,44 @@ def test_what_doctor_says_is_what_the_engine_does(client, name, request, written
     if client != "transformers":
         request.getfixturevalue("installed")
     check(runs, client, name, finding_of(client, written(name)))
+
+
+@pytest.mark.real
+@pytest.mark.oldest
+@pytest.mark.parametrize("client", CLIENTS)
+def test_every_client_is_run_where_it_is_right_and_where_it_is_not(client, written) -> None:
+    verdicts = {finding_of(client, written(name)).verdict for name in CLIENTS[client].cases}
+    assert verdicts & {Verdict.WRONG, Verdict.LOADS_NOT}
+    assert verdicts - {Verdict.WRONG, Verdict.LOADS_NOT}
+
+
+def heard_as(finding: Finding, **fields: Any) -> Finding:
+    return replace(finding, heard=replace(finding.heard, **fields))
+
+
+def with_theta_doubled(finding: Finding) -> Finding:
+    turn = finding.heard.turns[0]
+    return heard_as(finding, turns=(replace(turn, scaling=replace(turn.scaling, theta=2 * turn.scaling.theta)),))
+
+
+PLANTED: Mapping[str, tuple[str, Callable[[Finding], Finding]]] = {
+    "right called wrong": ("both styles", lambda finding: replace(finding, verdict=Verdict.WRONG)),
+    "wrong called right": ("converted for torchtune", lambda finding: replace(finding, verdict=Verdict.RIGHT)),
+    "said not to load": ("both styles", lambda finding: replace(finding, verdict=Verdict.LOADS_NOT)),
+    "said to stop short": ("both styles", lambda finding: heard_as(finding, stops=True, length=TOKENS)),
+    "nothing heard": ("both styles", lambda finding: heard_as(finding, turns=())),
+    "another base": ("both styles", with_theta_doubled),
+    "another base where it is wrong": ("converted for torchtune", with_theta_doubled),
+    "the other layout": ("both styles", lambda finding: heard_as(finding, pairing=Pairing.INTERLEAVED)),
+}
+
+
+@pytest.mark.real
+@pytest.mark.oldest
+@pytest.mark.parametrize("fault", PLANTED)
+def test_a_wrong_word_of_doctor_is_seen(fault, written, runs) -> None:
+    name, plant = PLANTED[fault]
+    finding = finding_of("transformers", written(name))
+    check(runs, "transformers", name, finding)
+    with pytest.raises((AssertionError, pytest.fail.Exception)):
+        check(runs, "transformers", name, plant(finding))
