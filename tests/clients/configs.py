@@ -50,8 +50,8 @@ def v4(block: Mapping[str, Any], theta: float = THETA) -> dict[str, Any]:
 
 
 def both(block: Mapping[str, Any], theta: float = THETA) -> dict[str, Any]:
-    """Both styles, equal; where rope_scaling is there, transformers 5 takes the base from it."""
-    scaling = {} if block == PLAIN else {"rope_scaling": {**block, "rope_theta": theta}}
+    """Both styles, equal, as `extend` writes them."""
+    scaling = {} if block == PLAIN else {"rope_scaling": dict(block)}
     return {**v5(block, theta), "rope_theta": theta, **scaling}
 
 

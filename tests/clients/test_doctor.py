@@ -17,7 +17,8 @@ import pytest
 import torch
 import transformers
 
-from ropetool import doctor
+from ropetool import doctor, extend
+from ropetool.checkpoint.config import Style
 from ropetool.doctor import Finding, Verdict
 from ropetool.engines.dialect import ORIGINAL
 from ropetool.engines.heard import Turn
@@ -201,6 +202,17 @@ def test_every_client_is_run_where_it_is_right_and_where_it_is_not(client, writt
     verdicts = {finding_of(client, written(name)).verdict for name in CLIENTS[client].cases}
     assert verdicts & {Verdict.WRONG, Verdict.LOADS_NOT}
     assert verdicts - {Verdict.WRONG, Verdict.LOADS_NOT}
+
+
+@pytest.mark.real
+@pytest.mark.parametrize(
+    ("name", "style"), [("yarn", Style.DUAL), ("yarn in the style of transformers 5", Style.V5)], ids=str
+)
+def test_an_extended_case_is_what_extend_writes(name, style, written, tmp_path) -> None:
+    case = CASES[name]
+    plan = extend.plan(written("both styles"), tmp_path / "out", extend.Method.YARN, to=case.length, style=style)
+    assert {key: plan.config[key] for key in ROPE_KEYS if key in plan.config} == case.keys
+    assert plan.config["max_position_embeddings"] == case.length
 
 
 def heard_as(finding: Finding, **fields: Any) -> Finding:
