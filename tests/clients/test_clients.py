@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 
-from ropetool.checkpoint.bundled import TEXT, bundled
 from tests.clients import programs
+from tests.clients.compare import ALLOWED, WIDE, difference
 
-pytestmark = pytest.mark.clients
+pytestmark = [pytest.mark.clients, pytest.mark.usefixtures("installed")]
 
-TOKENS, CONTROL_TOKENS = 128, 32
-ALLOWED, WIDE = 1e-3, 1.0  # nats: the largest difference of a log-probability
+CONTROL_TOKENS = 32
 
 Program = Callable[[Path, list[int]], torch.Tensor]
 RIGHT: tuple[tuple[Program, str], ...] = (
@@ -24,6 +22,7 @@ RIGHT: tuple[tuple[Program, str], ...] = (
     (programs.transformers, "interleaved, for a twin's class"),
     (programs.mlx_lm, "half, rope_traditional false"),
     (programs.ctranslate2, "half"),
+    (programs.llama_cpp, "half"),
 )
 WRONG: tuple[tuple[Program, str], ...] = (
     (programs.transformers, "interleaved, for torchtune"),
@@ -32,43 +31,18 @@ WRONG: tuple[tuple[Program, str], ...] = (
     (programs.mlx_lm, "half, rope_traditional true"),
     (programs.mlx_lm, "half"),  # config.json in the style of transformers 5: the base is not found
     (programs.ctranslate2, "interleaved, for torchtune"),
+    (programs.llama_cpp, "interleaved, for torchtune"),
 )
-MODULES = ("torchtune", "torchao", "mlx", "mlx_lm", "ctranslate2")
 
 
 def row(value: Program | str) -> str:
     return value if isinstance(value, str) else value.__name__
 
 
-@pytest.fixture(scope="session", autouse=True)
-def installed() -> None:
-    absent = [module for module in MODULES if importlib.util.find_spec(module) is None]
-    if absent:
-        pytest.fail(
-            f"the tests marked clients need {', '.join(absent)}; `make test` installs them, "
-            f"or deselect the tests by -m 'not clients'"
-        )
-
-
-@pytest.fixture(scope="module")
-def tokens(smollm2) -> list[int]:
-    from transformers import AutoTokenizer
-
-    text = bundled(TEXT).read_text(encoding="utf-8")
-    return AutoTokenizer.from_pretrained(smollm2)(text[: 16 * TOKENS])["input_ids"][:TOKENS]
-
-
 @pytest.fixture(scope="module")
 def truth(smollm2, tokens) -> torch.Tensor:
     """The log-probabilities of the original in transformers."""
-    assert len(tokens) == TOKENS
     return programs.transformers(smollm2, tokens)
-
-
-def difference(log_probs: torch.Tensor, truth: torch.Tensor) -> float:
-    assert log_probs.dtype == truth.dtype == torch.float32
-    assert log_probs.shape == truth.shape
-    return float((log_probs - truth).abs().max())
 
 
 @pytest.mark.parametrize(("program", "name"), RIGHT, ids=row)
@@ -83,17 +57,7 @@ def test_the_wrong_layout_or_base_misses_by_a_wide_margin(program, name, checkpo
 
 def test_the_conversion_is_the_permutation_that_torchtune_applies_on_import(smollm2, checkpoints) -> None:
     """torchtune's own import of a Hugging Face Llama, from the original, against ropetool's conversion: bit by bit."""
-    from safetensors.torch import load_file
-    from torchtune.models.convert_weights import hf_to_tune
-    from transformers import AutoConfig
-
-    config = AutoConfig.from_pretrained(smollm2)
-    theirs = hf_to_tune(
-        load_file(smollm2 / "model.safetensors"),
-        config.num_attention_heads,
-        config.num_key_value_heads,
-        config.hidden_size,
-    )
+    theirs = programs.torchtune_import(smollm2)
     ours = programs.torchtune_names(checkpoints["interleaved, for torchtune"])
     assert ours.keys() == theirs.keys()
     assert [name for name in ours if not torch.equal(ours[name], theirs[name])] == []
