@@ -34,7 +34,7 @@ def hear(case: Case) -> Heard:
         return Heard(refusal=f"the GGUF holds llama3's factors, and its graph for {case.reading.model_type} takes none")
     turns = tuple(replace(turn, scaling=_turned(turn.scaling, gguf, heard.length)) for turn in heard.turns)
     overwritten = _overwritten(case, gguf) if isinstance(turns[0].scaling, Yarn) else ()
-    return replace(heard, turns=turns, ignores=(*heard.ignores, *overwritten))
+    return replace(heard, turns=turns, ignores=(*heard.ignores, *overwritten), stops=True)
 
 
 def _turned(scaling: Scaling, gguf: str, length: int | None) -> Scaling:
@@ -89,5 +89,5 @@ def _is_standard(yarn: Yarn) -> bool:
 
 ROW = Listener(
     EngineName.LLAMA_CPP, llama_cpp.VERSION, "src/llama-context.cpp, src/llama-model.cpp, src/models", Origin.READ,
-    hear, part="runtime", length_flag="-c {}", flags=flags,
+    hear, part="runtime", length_flag="-c {0} --override-kv ARCHITECTURE.context_length=int:{0}", flags=flags,
 )  # fmt: skip
