@@ -32,6 +32,7 @@ from ropetool.families.protection import protected
 from ropetool.families.reading import Reading, Rotation, Warn, read_model
 from ropetool.families.recipes import RECIPES, check_settings, planned_block
 from ropetool.families.rewriting import New, changes_of, marked, restored, rewritten_text, text_part
+from ropetool.families.version4 import UNTAKEN
 from ropetool.rope.frequencies import Floats, Scaling, scaling_from_block
 
 TUNING_FACTOR = 8.0
@@ -130,7 +131,7 @@ def plan(
         changed=(*changes_of(text, written, CONFIG, prefix), *edits.changes),
         engines=engine_flags(Served(method.value, scale, native.length, length, block.theta, style)),
         warnings=(
-            *native.warnings, *block.warnings, *unsaid, *_large(scale), *_dynamic(method, native.length, length),
+            *native.warnings, *block.warnings, *unsaid, *_version_4(reading, method, style), *_large(scale), *_dynamic(method, native.length, length),
             *edits.warnings, *_links(weights),
         ),
     )  # fmt: skip
@@ -199,6 +200,14 @@ def _read_back(whole: Mapping[str, Any], reading: Reading, planned: Scaling, sty
             style=style.value,
         )
     return back
+
+
+def _version_4(reading: Reading, method: Method, style: Style) -> tuple[Warn, ...]:
+    untaken = UNTAKEN.get(reading.family.model_type)
+    if style is Style.V5 or untaken is None or method.value not in untaken.methods:
+        return ()
+    message = f"transformers 4.57 would not compute {method.value} for {reading.model_type}: {untaken.reason}"
+    return (Warn("not-in-version-4", message),)
 
 
 def _large(factor: float) -> tuple[Warn, ...]:
