@@ -33,6 +33,7 @@ from ropetool.families.reading import Reading, Rotation, Warn, read_model
 from ropetool.families.recipes import RECIPES, check_settings, planned_block
 from ropetool.families.rewriting import New, changes_of, marked, restored, rewritten_text, text_part
 from ropetool.families.version4 import UNTAKEN
+from ropetool.families.windows import local_layers
 from ropetool.rope.frequencies import Floats, Scaling, scaling_from_block
 
 TUNING_FACTOR = 8.0
@@ -107,7 +108,8 @@ def plan(
     check_settings(method, settings)
     rotation = _scaled_rotation(reading, method)
     if method is Method.YARN and reading.family.kinds:
-        settings = {**reading.family.kinds[0].yarn, **settings}
+        settings = {**reading.family.kinds[0].added_to_flat_yarn, **settings}
+    local = local_layers(reading)
     native = native_of(reading, rotation, original, method.value, replace_existing)
     own_factor = RECIPES[method].own_factor
     scale, length = new_length(native, to, factor, own_factor=own_factor, longest=LONGEST_TOKENS)
@@ -131,8 +133,8 @@ def plan(
         changed=(*changes_of(text, written, CONFIG, prefix), *edits.changes),
         engines=engine_flags(Served(method.value, scale, native.length, length, block.theta, style)),
         warnings=(
-            *native.warnings, *block.warnings, *unsaid, *_version_4(reading, method, style), *_large(scale), *_dynamic(method, native.length, length),
-            *edits.warnings, *_links(weights),
+            *native.warnings, *block.warnings, *unsaid, *_version_4(reading, method, style), *local, *_large(scale),
+            *_dynamic(method, native.length, length), *edits.warnings, *_links(weights),
         ),
     )  # fmt: skip
     return Extension(checkpoint, destination, weights, whole, edits, back, result)

@@ -414,6 +414,41 @@ def test_a_style_that_cannot_say_it_is_refused_or_left_out(tmp_path: Path) -> No
         )
 
 
+WINDOWS = {"sliding_window": 48, "num_key_value_heads": 2, "num_hidden_layers": 4}
+
+
+@pytest.mark.parametrize("method", LENGTHENING)
+def test_where_only_local_layers_rotate_there_is_nothing_to_scale(method: Method, tmp_path: Path) -> None:
+    types = ["sliding_attention", "sliding_attention", "sliding_attention", "full_attention"]
+    source = folder(tmp_path / "a", **WINDOWS, model_type="cohere2", layer_types=types)
+    with pytest.raises(MethodError, match="that rotates looks back 48 tokens and no further"):
+        planned(source, method, factor=2.0)
+
+
+def test_one_block_for_local_and_other_layers_is_named(tmp_path: Path) -> None:
+    types = ["sliding_attention", "full_attention"] * 2
+    for name, wanted in (("gemma2", {"local-layers-scaled"}), ("olmo3", set())):
+        plan = planned(folder(tmp_path / name, **WINDOWS, model_type=name, layer_types=types), factor=2.0)
+        assert {w.code for w in plan.result.warnings} & {"local-layers-scaled"} == wanted
+
+
+ALPHA = {"type": "dynamic", "alpha": 1000.0, "factor": 1.0, "beta_fast": 32, "beta_slow": 1, "mscale": 1.0}
+
+
+def test_a_fixed_alpha_is_ntk_and_its_trained_length_unknown(tmp_path: Path) -> None:
+    """HunYuan's configs call it dynamic; its class raises the base by alpha once."""
+    source = folder(tmp_path / "a", model_type="hunyuan_v1_dense", rope_scaling=ALPHA, max_position_embeddings=262144)
+    scaling = read_model(read_config(source)).rotations[0].scaling
+    np.testing.assert_allclose(scaling.inv_freq(16, 10**6), (1e4 * 1000 ** (16 / 14)) ** (-np.arange(0, 16, 2) / 16))
+    with pytest.raises(MethodError, match="already extended by ntk"):
+        planned(source, YARN, factor=2.0)
+    with pytest.raises(MethodError, match=r"raises the base by alpha.*--original"):
+        planned(source, NTK, factor=2.0)
+    plan = planned(source, YARN, to=524288, original=32768, replace_existing=True)
+    assert plan.config["rope_parameters"] == {
+        "rope_type": "yarn", "factor": 16.0, "original_max_position_embeddings": 32768, "rope_theta": 1e4}  # fmt: skip
+
+
 PROPORTIONAL = {"rope_type": "proportional", "rope_theta": 1e6, "partial_rotary_factor": 0.25}
 
 

@@ -68,7 +68,7 @@ ROWS: tuple[Family, ...] = (
     ),
     *group(
         "hunyuan_v1_dense hunyuan_v1_moe hunyuan_vl_text", HALF, SEPARATE + norms("query_layernorm", "key_layernorm"),
-        V_O, f"{ROTATE_HALF}, before norms of one head",
+        V_O, f"{ROTATE_HALF}, before norms of one head", fixed_alpha=True,
     ),
     *group(
         "lara_mini", HALF, SEPARATE + HEAD_NORMS, V_O, f"{ROTATE_HALF}, in sliding layers",

@@ -55,11 +55,10 @@ def _block_of(kind: Kind, config: Mapping[str, Any]) -> RopeBlock:
     theta_keys = (kind.theta_key,) if kind.theta_key else ()
     block = block_of_layers(config, kind.layer_type, flat=kind.scaled_by_flat, theta_keys=theta_keys)
     nested = any(isinstance((config.get(where) or {}).get(kind.layer_type), dict) for where in BLOCKS)
-    if not nested and block.rope_type == "yarn":
-        own = {key: value for key, value in kind.yarn.items() if key not in block.values}
-        sources = {**block.sources, **dict.fromkeys(own, CLASS_DEFAULT)}
-        block = RopeBlock(block.layers, {**block.values, **own}, sources)
-    return block if nested else _with_default(block, kind)
+    if nested:
+        return block
+    added = kind.added_to_flat_yarn if block.rope_type == "yarn" else {}
+    return _with_default(RopeBlock(block.layers, {**added, **block.values}, block.sources), kind)
 
 
 def _check_read(config: Mapping[str, Any], family: Family, block: RopeBlock) -> None:

@@ -9,13 +9,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ropetool.checkpoint.config import BLOCKS, RopeBlock, count, earlier_extension, marker
+from ropetool.checkpoint.config import BLOCKS, RopeBlock, count, earlier_extension, marker, number
 from ropetool.errors import ConfigConflictError, ConfigError, NoRotaryError
 from ropetool.families.decoder import Decoder, decoder_of
 from ropetool.families.family import Family, Kind, Nope, Site
 from ropetool.families.geometry import CLASS_DEFAULT, SHARE, Geometry, read_geometry
 from ropetool.families.kinds import blocks_of, geometry_of_kind, layer_geometries
-from ropetool.rope.frequencies import SPELLINGS, Dynamic, Proportional, Scaling, scaling_from_block
+from ropetool.rope.frequencies import SPELLINGS, Dynamic, NtkAware, Proportional, Scaling, scaling_from_block
 from ropetool.rope.pairing import Pairing
 
 INDEXER = "indexer"
@@ -280,6 +280,9 @@ def _rotation(
         warnings.append(Warn("old-rope-type", said))
     theta, source = _theta(block, family, kind, turning, warnings)
     scaling = scaling_from_block(block.values, theta, length)
+    alpha = number(block.values, "alpha") if family.fixed_alpha else None
+    if isinstance(scaling, Dynamic) and alpha is not None:
+        scaling = NtkAware(theta, alpha)
     share = block.values.get("partial_rotary_factor")
     told = keys.share or keys.share_in_block or keys.scales_by_share
     ignored = not told and not isinstance(scaling, Proportional)

@@ -23,9 +23,8 @@ UNTAKEN: Mapping[str, Untaken] = {
     "chameleon": Untaken(SCALED - {"linear", "dynamic"}, _TWO_KEYS),
     "olmo": Untaken(SCALED - {"linear", "dynamic"}, _TWO_KEYS),
     "olmo2": Untaken(SCALED - {"linear", "dynamic"}, _TWO_KEYS),
-    "llama4_text": Untaken(
-        SCALED - {"llama3"}, "its class takes every rope_scaling for llama3, and fails without the keys"
-    ),
+    "dbrx": Untaken(SCALED | BASES, "its class reads attn_config.rope_theta alone, and no rope block"),
+    "llama4_text": Untaken(SCALED - {"llama3"}, "its class takes every block for llama3, and fails without its keys"),
     "hunyuan_v1_dense": Untaken(frozenset(("dynamic",)), "its class wants alpha in a dynamic block, and fails without"),
     "hunyuan_v1_moe": Untaken(frozenset(("dynamic",)), "its class wants alpha in a dynamic block, and fails without"),
     "nemotron": Untaken(SCALED, "its class passes over rope_scaling"),

@@ -15,7 +15,7 @@ from ropetool.rope.frequencies import Scaling
 from ropetool.rope.pairing import Pairing
 
 # Methods whose frequencies do not depend on the length in play: a buffer made at loading holds them.
-STATIC_METHODS = frozenset(("default", "linear", "yarn", "llama3", "proportional"))
+STATIC_METHODS = frozenset(("default", "linear", "ntk", "abf", "yarn", "llama3", "proportional"))
 
 
 @dataclass(frozen=True)

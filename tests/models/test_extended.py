@@ -48,7 +48,10 @@ YARN_FACTORS = {"deepseek_v4": 1.0}
 OWN_VALUES: dict[str, dict[str, Any]] = {
     "apertus": {},
     "dbrx": {"ffn_config": {"ffn_hidden_size": 32, "moe_num_experts": 4, "moe_top_k": 2}},
-    "glm4v_moe_text": {"rope_scaling": {"rope_type": "default", "mrope_section": [2, 3, 3]}},
+    "glm4v_moe_text": {
+        "rope_scaling": {"rope_type": "default", "mrope_section": [2, 3, 3]},
+        "rope_parameters": {"partial_rotary_factor": 0.5},
+    },
     "glm4v_text": {"rope_scaling": {"rope_type": "default", "mrope_section": [4, 6, 6]}},
     "granitemoehybrid": {"layer_types": ["mamba", "attention"]},
     "phi4_multimodal": {"vision_config": {}, "audio_config": {}},
