@@ -35,6 +35,7 @@ from ropetool.families.protection import protected
 from ropetool.families.reading import Reading, Rotation, Warn, read_model
 from ropetool.families.recipes import RECIPES, check_settings, planned_block
 from ropetool.families.rewriting import New, changes_of, marked, restored, rewritten_text, text_part
+from ropetool.families.version4 import UNTAKEN
 from ropetool.families.windows import local_layers
 from ropetool.rope.frequencies import Floats, Scaling, scaling_from_block
 
@@ -111,9 +112,9 @@ def plan(
         return _undoing(checkpoint, reading, destination, weights)
     check_settings(method, settings)
     rotation = _scaled_rotation(reading, method)
-    local = local_layers(reading)
     if method is Method.YARN and reading.family.kinds:
-        settings = {**reading.family.kinds[0].yarn, **settings}
+        settings = {**reading.family.kinds[0].added_to_flat_yarn, **settings}
+    local = local_layers(reading)
     native = native_of(reading, rotation, original, method.value, replace_existing)
     own_factor = RECIPES[method].own_factor
     scale, length = new_length(native, to, factor, own_factor=own_factor, longest=LONGEST_TOKENS)
@@ -138,7 +139,7 @@ def plan(
         changed=(*changes_of(text, written, CONFIG, prefix), *edits.changes),
         engines=engine_flags(Case(whole, back), config, length),
         warnings=(
-            *native.warnings, *block.warnings, *unsaid, *local, *_large(scale),
+            *native.warnings, *block.warnings, *unsaid, *_version_4(reading, method, style), *local, *_large(scale),
             *_dynamic(method, native.length, length), *edits.warnings, *_links(weights, source),
         ),
     )  # fmt: skip
@@ -208,6 +209,14 @@ def _read_back(whole: Mapping[str, Any], reading: Reading, planned: Scaling, sty
             style=style.value,
         )
     return back
+
+
+def _version_4(reading: Reading, method: Method, style: Style) -> tuple[Warn, ...]:
+    untaken = UNTAKEN.get(reading.family.model_type)
+    if style is Style.V5 or untaken is None or method.value not in untaken.methods:
+        return ()
+    message = f"transformers 4.57 would not compute {method.value} for {reading.model_type}: {untaken.reason}"
+    return (Warn("not-in-version-4", message),)
 
 
 def _large(factor: float) -> tuple[Warn, ...]:

@@ -162,7 +162,7 @@ def _kinds(nested: Dialect, case: Case, row: ClassRow) -> tuple[tuple[Turn, ...]
             raise Refused(f"{BLOCKS[0]}.{kind.layer_type} is {given!r}, and it takes it for an object")
         block = dict(given)
         if scaling and kind.scaled_by_flat:
-            block |= {**(kind.yarn if YARN in map(scaling.get, NAMES) else {}), **scaling}
+            block |= {**(kind.added_to_flat_yarn if YARN in map(scaling.get, NAMES) else {}), **scaling}
         found = Found(f"{BLOCKS[0]}.{kind.layer_type}", block, top, case.reading.length)
         default = kind.default.get("rope_theta", family.theta_default)
         turn, unread = heard_turn(nested, case, found, (kind.theta_key,), default, index)

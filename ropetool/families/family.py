@@ -82,9 +82,10 @@ class Kind:
     ``default`` is the block that the class uses where config.json has none. ``theta_key`` is the top-level key of the
     base in configs of the version-4 style, empty where the class reads none. ``instead`` maps keys of the geometry to
     those that these layers take it from, where config.json has them; ``kv_factor`` is how many times the config's
-    key-value heads they have. ``scaled_by_flat``: a ``rope_scaling`` that is not nested scales them; ``yarn`` is what
-    the class adds to such a block of that type. ``theta_lost``: where another kind has the same ``theta_key``,
-    transformers 5 takes it for that one alone. The first kind of a row is the one that an extension scales.
+    key-value heads they have. ``scaled_by_flat``: a ``rope_scaling`` that is not nested scales them;
+    ``added_to_flat_yarn`` is what the class adds to one of yarn, and an extension writes. ``theta_lost``: where another
+    kind has the same ``theta_key``, transformers 5 takes it for that one alone. The first kind of a row is the one that
+    an extension scales.
     """
 
     layer_type: str
@@ -93,7 +94,7 @@ class Kind:
     instead: Mapping[str, str] = field(default_factory=dict)
     kv_factor: int = 1
     scaled_by_flat: bool = False
-    yarn: Mapping[str, float] = field(default_factory=dict)
+    added_to_flat_yarn: Mapping[str, Any] = field(default_factory=dict)
     theta_lost: bool = False
 
 

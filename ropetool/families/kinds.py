@@ -56,7 +56,7 @@ def _block_of(kind: Kind, config: Mapping[str, Any]) -> RopeBlock:
     block = block_of_layers(config, kind.layer_type, flat=kind.scaled_by_flat, theta_keys=theta_keys)
     nested = any(isinstance((config.get(where) or {}).get(kind.layer_type), dict) for where in BLOCKS)
     if not nested and block.rope_type == "yarn":
-        own = {key: value for key, value in kind.yarn.items() if key not in block.values}
+        own = {key: value for key, value in kind.added_to_flat_yarn.items() if key not in block.values}
         sources = {**block.sources, **dict.fromkeys(own, CLASS_DEFAULT)}
         block = RopeBlock(block.layers, {**block.values, **own}, sources)
     return block if nested else _with_default(block, kind)

@@ -139,7 +139,7 @@ ROWS: tuple[Family, ...] = (
         "deepseek_v4", INTERLEAVED, (Moved("wq_b", Q, "q"), Moved("wkv", ONE_HEAD, "k")), (), COMPLEX, attention="attn",
         keys=GeometryKeys(share_in_block=True, rope_at_end=True),
         kinds={"compress": "compress_rope_theta", "main": "rope_theta"},
-        kind_facts={"compress": {"yarn": {"attention_factor": 1.0}}},
+        kind_facts={"compress": {"added_to_flat_yarn": {"attention_factor": 1.0}}},
         methods=ANY_BUT_LONGROPE - {"dynamic"},
         methods_reason="compressed keys are turned by the length of their own positions, queries by that of all "
         "tokens, so frequencies that change with the length would differ between the two",

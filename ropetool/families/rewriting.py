@@ -61,7 +61,8 @@ def _flat(text: Mapping[str, Any], reading: Reading, new: New) -> dict[str, Any]
     block = {key: value for key, value in new.block.values.items() if key != SHARE or family.keys.share_in_block}
     if family.keys.scales_by_share:
         block[SHARE] = rotation.geometry.rotary_dim / rotation.geometry.head_dim
-    if "long_factor" in family.only_keys and block.get("factor", 0) == new.length / block.get(ORIGINAL, 1):
+    ratio = new.length / block[ORIGINAL] if "long_factor" in block else 0
+    if "long_factor" in family.only_keys and block.get("factor") == ratio:
         del block["factor"]  # its class computes it from the two lengths
     return with_rope_block(
         kept, block, new.block.theta, new.style, share,

@@ -7,6 +7,7 @@ are taken from cos and sin.
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
@@ -90,7 +91,10 @@ def turnings(model: Any, tokens: int) -> list[Turning]:
             else:
                 undo.callback(module.register_forward_pre_hook(receive(name), with_kwargs=True).remove)
         ids = torch.randint(2, 60, (1, tokens), generator=torch.Generator().manual_seed(0))
-        model(**inputs_of(model.config.model_type, type(model))(model, ids))
+        arguments = inputs_of(model.config.model_type, type(model))(model, ids)
+        if "input_ids" in arguments and "attention_mask" in inspect.signature(model.forward).parameters:
+            arguments["attention_mask"] = torch.ones_like(ids)  # GLM-4V of transformers 4.57 does not run without
+        model(**arguments)
     for call, (name, _, _) in enumerate(made):  # a rotary module inside an attention hands its tables to that
         for owner in modules:
             if name.startswith(f"{owner}.") and looks_like_attention(modules[owner]):
