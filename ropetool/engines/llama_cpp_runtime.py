@@ -34,6 +34,7 @@ def hear(case: Case) -> Heard:
         return Heard(refusal=f"the GGUF holds llama3's factors, and its graph for {case.reading.model_type} takes none")
     turns = tuple(replace(turn, scaling=_turned(turn.scaling, gguf, heard.length)) for turn in heard.turns)
     overwritten = _overwritten(case, gguf) if isinstance(turns[0].scaling, Yarn) else ()
+    # tools/server, n_ctx_slot: no request is longer than the GGUF's context_length, whatever -c says.
     return replace(heard, turns=turns, ignores=(*heard.ignores, *overwritten), stops=True)
 
 
@@ -89,5 +90,5 @@ def _is_standard(yarn: Yarn) -> bool:
 
 ROW = Listener(
     EngineName.LLAMA_CPP, llama_cpp.VERSION, "src/llama-context.cpp, src/llama-model.cpp, src/models", Origin.READ,
-    hear, part="runtime", length_flag="-c {0} --override-kv ARCHITECTURE.context_length=int:{0}", flags=flags,
+    hear, part="runtime", length_flag="-c {}", flag_lifts=False, flags=flags,
 )  # fmt: skip

@@ -286,7 +286,7 @@ class Planted:
             wrong = replace(whole, types=types, **self.dialect)
             patch.setattr(module, name, wrong)
             patch.setattr(module, "TYPES", types, raising=False)
-            return transformers5.hear(case, wrong) if MAJOR == 5 else transformers4.hear(case)
+            return transformers5.hear_by(wrong, transformers5.NESTED, case) if MAJOR == 5 else transformers4.hear(case)
 
 
 BLOCK, TOP, LENGTH = Place.BLOCK, Place.TOP, Place.LENGTH
