@@ -413,7 +413,10 @@ def test_layers_without_rotation_are_those_of_the_class(row: Family) -> None:
         return
     theirs = AutoConfig.for_model(**config)
     flags = getattr(theirs, nope.flags) if nope.flags else [kind != nope.layer_type for kind in theirs.layer_types]
-    assert nope_layers(config, nope) == {index for index, rotates in enumerate(flags) if not rotates} != set()
+    assert nope_layers(config, nope) == {index for index, rotates in enumerate(flags) if not rotates}
+    if all(flags):  # its default rotates everywhere
+        config[nope.flags] = [*flags[:3], 0, *flags[4:]]
+        assert nope_layers(config, nope) == {3}
     if nope.only_with:
         assert nope_layers({**config, nope.only_with: None}, nope) == set()
 
