@@ -112,13 +112,10 @@ def plan(
         return _undoing(checkpoint, reading, destination, weights)
     check_settings(method, settings)
     rotation = _scaled_rotation(reading, method)
-    if method is Method.YARN and reading.family.kinds:
-        settings = {**reading.family.kinds[0].added_to_flat_yarn, **settings}
     local = local_layers(reading)
     native = native_of(reading, rotation, original, method.value, replace_existing)
-    own_factor = RECIPES[method].own_factor
-    scale, length = new_length(native, to, factor, own_factor=own_factor, longest=LONGEST_TOKENS)
-    block = planned_block(method, rotation, native, scale, settings)
+    scale, length = new_length(native, to, factor, RECIPES[method].own_factor, LONGEST_TOKENS)
+    block = planned_block(method, rotation, native, scale, {**_of_class(reading, method), **settings})
     new = New(method, scale, length, block, style)
     text = text_part(config, reading.decoder.path)
     written, unsaid = rewritten_text(text, reading, native, new)
@@ -126,7 +123,6 @@ def plan(
     whole = with_marker(marked(config, text, written, reading, native, new, edits.changes), **hub_entry(source))
     scaling = scaling_from_block(block.values, block.theta, new.configured_length or native.length)
     back = _read_back(whole, reading, scaling, style)
-    prefix = "".join(f"{key}." for key in reading.decoder.path)
     result = Extended(
         output=str(destination),
         method=method.value,
@@ -136,7 +132,7 @@ def plan(
         theta=block.theta,
         attention_factor=scaling.attention_factor,
         kv_cache=kv_cache(reading, length),
-        changed=(*changes_of(text, written, CONFIG, prefix), *edits.changes),
+        changed=(*changes_of(text, written, CONFIG, reading.decoder.path), *edits.changes),
         engines=engine_flags(Case(whole, back), config, length),
         warnings=(
             *native.warnings, *block.warnings, *unsaid, *_version_4(reading, method, style), *local, *_large(scale),
@@ -144,6 +140,12 @@ def plan(
         ),
     )  # fmt: skip
     return Extension(checkpoint, destination, weights, whole, edits, back, result)
+
+
+def _of_class(reading: Reading, method: Method) -> Mapping[str, Any]:
+    """Settings that the class adds to a flat block by itself, and that a nested one must hold."""
+    kinds = reading.family.kinds
+    return kinds[0].added_to_flat_yarn if kinds and method is Method.YARN else {}
 
 
 def _undoing(checkpoint: Checkpoint, reading: Reading, destination: Path, weights: Weights) -> Extension:
@@ -154,7 +156,7 @@ def _undoing(checkpoint: Checkpoint, reading: Reading, destination: Path, weight
     rotation, path = before.rotations[0], reading.decoder.path
     edits = restored_lengths(checkpoint.directory, config)
     length = before.length or 0
-    changes = changes_of(text_part(config, path), text_part(whole, path), CONFIG, "".join(f"{key}." for key in path))
+    changes = changes_of(text_part(config, path), text_part(whole, path), CONFIG, path)
     result = Extended(
         output=str(destination),
         method=Method.NONE.value,

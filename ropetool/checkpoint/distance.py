@@ -65,7 +65,7 @@ def distance(shard_a: Shard, a: Tensor, shard_b: Shard, b: Tensor, index: IndexA
 
 
 def _rows(shard: Shard, tensor: Tensor, rows: int) -> Array:
-    with shard.path.open("rb") as file:
+    with shard.data.open("rb") as file:
         return np.memmap(file, np.uint8, "r", tensor.start, (rows, tensor.row_bytes(rows)))
 
 

@@ -92,9 +92,9 @@ class Listener:
     """One row: an engine, where that is known from, and the function that hears as it does.
 
     ``part`` tells two rows of one engine apart. ``length_flag`` makes it serve a length (``--max-model-len {}``),
-    past what it derives only where ``flag_lifts``, ``override`` hands it keys in place of those of config.json (as JSON, in place of ``{}``), and ``flags`` are those
-    that make it turn as the checkpoint means whatever it heard, empty where there are none. ``note`` is what its user
-    must know whatever the config says.
+    past what it derives only where ``flag_lifts``, ``override`` hands it keys in place of those of config.json (as
+    JSON, in place of ``{}``), and ``flags`` are those that make it turn as the checkpoint means whatever it heard,
+    empty where there are none. ``note`` is what its user must know whatever the config says.
     """
 
     engine: EngineName

@@ -109,7 +109,7 @@ def _trained_under_linear(length: int, factor: float) -> tuple[int, tuple[Warn, 
 
 
 def new_length(
-    native: Native, to: int | None, factor: float | None, *, own_factor: bool, longest: int
+    native: Native, to: int | None, factor: float | None, own_factor: bool, longest: int
 ) -> tuple[float, int]:
     """The exact factor, and the length in tokens: the smallest factor that reaches ``to``, or what ``factor`` gives.
 

@@ -152,7 +152,10 @@ def text_part(config: Mapping[str, Any], path: tuple[str, ...]) -> Mapping[str, 
     return config
 
 
-def changes_of(old: Mapping[str, Any], new: Mapping[str, Any], file: str, prefix: str = "") -> tuple[Change, ...]:
-    """Every key whose value differs, with both values."""
+def changes_of(
+    old: Mapping[str, Any], new: Mapping[str, Any], file: str, path: tuple[str, ...] = ()
+) -> tuple[Change, ...]:
+    """Every key whose value differs, with both values; ``path`` leads to the part of the file that has them."""
+    prefix = "".join(f"{key}." for key in path)
     keys = [key for key in {**old, **new} if key != MARKER and old.get(key) != new.get(key)]
     return tuple(Change(file, prefix + key, old.get(key), new.get(key)) for key in keys)
