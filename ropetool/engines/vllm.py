@@ -30,7 +30,7 @@ from ropetool.engines.serving import (
 )
 from ropetool.families.geometry import SHARE
 from ropetool.families.table import TABLE
-from ropetool.rope.frequencies import LongRope, Scaling
+from ropetool.rope.frequencies import LongRope, Scaling, Yarn
 from ropetool.rope.pairing import Pairing
 
 
@@ -94,7 +94,21 @@ def hear(case: Case) -> Heard:
         return heard
     pairing, length = pairing_heard(EngineName.VLLM, case), _length(case, heard)
     heard = replace(heard, pairing=pairing, length=length, stops=True, refusal=next(_two_names(case), ""))
-    return _with_longrope(heard) if any(isinstance(turn.scaling, LongRope) for turn in heard.turns) else heard
+    if any(isinstance(turn.scaling, LongRope) for turn in heard.turns):
+        return _with_longrope(heard)
+    return replace(heard, advice=_short_table(heard))
+
+
+def _short_table(heard: Heard) -> str:
+    """YaRNScalingRotaryEmbedding makes a table of original x factor rows, whatever length is served."""
+    rows = [
+        int(turn.scaling.original_length * turn.scaling.factor)
+        for turn in heard.turns
+        if isinstance(turn.scaling, Yarn)
+    ]
+    if heard.length is None or min(rows, default=heard.length) >= heard.length:
+        return ""
+    return f"its tables end at {min(rows)} tokens, and it serves {heard.length}: pass --max-model-len {min(rows)}"
 
 
 def _with_longrope(heard: Heard) -> Heard:

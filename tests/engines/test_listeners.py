@@ -86,6 +86,8 @@ FACTS: tuple[tuple[str, dict[str, Any], str, Verdict, str, str], ...] = (
      f"--context-length {LENGTH}"),
     ("length once", v5(YARN), "vllm", RIGHT, "", ""),
     ("length once", v5(YARN), "sglang", RIGHT, "", ""),
+    ("a table of original x factor rows", v5(YARN, max_position_embeddings=2 * LENGTH), "vllm", RIGHT, "",
+     f"--max-model-len {LENGTH}"),
     ("length as it is", v5(LLAMA3), "vllm", RIGHT, "", ""),
     ("length as it is", v5(LLAMA3), "sglang", RIGHT, "", ""),
     ("length as it is", v5(LINEAR), "runtime", RIGHT, "", ""),
