@@ -449,6 +449,17 @@ def test_a_fixed_alpha_is_ntk_and_its_trained_length_unknown(tmp_path: Path) -> 
         "rope_type": "yarn", "factor": 16.0, "original_max_position_embeddings": 32768, "rope_theta": 1e4}  # fmt: skip
 
 
+def test_truncate_is_not_written_where_no_class_looks(tmp_path: Path) -> None:
+    source = folder(tmp_path / "a", **GEMMA3)
+    with pytest.raises(MethodError, match="truncate false in the block of full_attention layers would be ignored"):
+        planned(source, YARN, factor=2.0, settings={"truncate": False})
+    blocks = {**GEMMA3["rope_parameters"], "full_attention": {
+        "rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 64, "rope_theta": 1e6,
+        "truncate": False}}  # fmt: skip
+    reading = read_model({**LLAMA, **GEMMA3, "rope_parameters": blocks})
+    assert "truncate-ignored" in {w.code for w in reading.warnings}
+
+
 PROPORTIONAL = {"rope_type": "proportional", "rope_theta": 1e6, "partial_rotary_factor": 0.25}
 
 

@@ -283,6 +283,9 @@ def _rotation(
     alpha = number(block.values, "alpha") if family.fixed_alpha else None
     if isinstance(scaling, Dynamic) and alpha is not None:
         scaling = NtkAware(theta, alpha)
+    if kind is not None and block.values.get("truncate") is False:
+        said = f"truncate is false in the block of {block.layers} layers, where transformers 5 does not look for it"
+        warnings.append(Warn("truncate-ignored", said))
     share = block.values.get("partial_rotary_factor")
     told = keys.share or keys.share_in_block or keys.scales_by_share
     ignored = not told and not isinstance(scaling, Proportional)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ropetool.checkpoint.config import ALL_LAYERS
 from ropetool.errors import MethodError, UsageError
 from ropetool.families.methods import Method
 from ropetool.families.native import Native
@@ -128,6 +129,12 @@ def planned_block(
     kept, warnings = _kept(method, old, native, factor, settings)
     given = {key: value for key, value in settings.items() if key != BASE}
     block |= {**recipe.defaults, **kept, **given}
+    if block.get("truncate") is False and rotation.layers != ALL_LAYERS:
+        raise MethodError(
+            f"truncate false in the block of {rotation.layers} layers would be ignored: transformers 5 looks for it "
+            f"beside the blocks of the kinds of layers (modeling_rope_utils.py); leave it out",
+            method=method.value,
+        )
     if method is Method.LONGROPE:
         _check_lists(block, rotation.geometry.rotary_dim)
     block |= {key: value for key, value in old.items() if key not in SCALING_KEYS}

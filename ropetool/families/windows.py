@@ -17,15 +17,18 @@ def rotating_types(reading: Reading) -> list[str]:
     return [str(kind) for index, kind in enumerate(types) if index not in still]
 
 
-def local_layers(reading: Reading) -> tuple[Warn, ...]:
+def local_layers(reading: Reading, length: int) -> tuple[Warn, ...]:
     """A warning where one block turns local layers too; raises `MethodError` where it turns no others.
 
-    Layers with a block of their own are left as they are, and need neither.
+    Local is what does not look back ``length`` tokens. Layers with a block of their own are left as they are, and need
+    neither.
     """
     rotating = rotating_types(reading)
     if reading.family.kinds and SLIDING not in (kind.layer_type for kind in reading.family.kinds[:1]):
         return ()
     window = reading.config.get("sliding_window")
+    if isinstance(window, int) and window >= length:
+        return ()
     if rotating and set(rotating) == {SLIDING} and reading.nope_layers:
         raise MethodError(
             f"every layer of this {reading.model_type} that rotates looks back {window} tokens and no further, and the "

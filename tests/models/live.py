@@ -7,11 +7,11 @@ are taken from cos and sin.
 
 from __future__ import annotations
 
-import inspect
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,8 @@ from ropetool.models.tables import table_modules
 from ropetool.rope.frequencies import Floats
 
 ANY = "any"
+# Text models that do not run in transformers 4.57 without a mask.
+WANT_A_MASK = {"glm4v_moe_text", "glm4v_text"}
 
 
 @dataclass(frozen=True)
@@ -92,8 +94,8 @@ def turnings(model: Any, tokens: int) -> list[Turning]:
                 undo.callback(module.register_forward_pre_hook(receive(name), with_kwargs=True).remove)
         ids = torch.randint(2, 60, (1, tokens), generator=torch.Generator().manual_seed(0))
         arguments = inputs_of(model.config.model_type, type(model))(model, ids)
-        if "input_ids" in arguments and "attention_mask" in inspect.signature(model.forward).parameters:
-            arguments["attention_mask"] = torch.ones_like(ids)  # GLM-4V of transformers 4.57 does not run without
+        if model.config.model_type in WANT_A_MASK and version("transformers").startswith("4."):
+            arguments["attention_mask"] = torch.ones_like(ids)
         model(**arguments)
     for call, (name, _, _) in enumerate(made):  # a rotary module inside an attention hands its tables to that
         for owner in modules:

@@ -97,15 +97,14 @@ def _other_numbers(config: Mapping[str, Any], model_type: str) -> dict[str, Any]
     shared = len({kind.theta_key for kind in row.kinds if kind.theta_key}) == 1  # one key for the base of all
     local = {kind.layer_type: THETA if shared else LOCAL_THETA for kind in row.kinds[1:]}
     changes: dict[str, Any] = {row.keys.length: TRAINED}
+    if config.get("sliding_window"):  # no layer is too short-sighted to be extended
+        changes["sliding_window"] = 1024
     for where in BLOCKS:
         block = config.get(where) or {}
         if any(isinstance(value, dict) for value in block.values()):
             changes[where] = {key: b and {**b, "rope_theta": local.get(key, THETA)} for key, b in block.items()}
         elif "rope_theta" in block:
             changes[where] = {**block, "rope_theta": THETA}
-    if row.nope and row.nope.layer_type == "full_attention" and "layer_types" in config:
-        # Else every layer that rotates is a local one beside others that do not, and extend refuses to scale those.
-        changes["layer_types"] = ["sliding_attention"] * len(config["layer_types"])
     if row.theta_list in config:
         changes[row.theta_list] = [theta and THETA for theta in config[row.theta_list]]
     bases = {kind.theta_key: local.get(kind.layer_type, THETA) for kind in row.kinds}
