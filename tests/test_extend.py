@@ -680,6 +680,24 @@ def test_windows_and_truncations_are_named_not_changed(tmp_path: Path) -> None:
     assert plan.config["sliding_window"] == 48
 
 
+def test_sentence_encoders_chunks_and_adapters(tmp_path: Path) -> None:
+    source = folder(tmp_path / "a", attention_chunk_size=64)
+    side(source, "sentence_bert_config.json", max_seq_length=64, do_lower_case=False)
+    side(source, "adapter_config.json", peft_type="LORA")
+    plan = planned(source, factor=4.0)
+    assert {"attention-chunk", "adapter-of-old-length"} <= {w.code for w in plan.result.warnings}
+    extend.apply(plan)
+    written = read_json(tmp_path / "out" / "sentence_bert_config.json")
+    assert written == {"max_seq_length": 256, "do_lower_case": False}
+    side(source, "sentence_bert_config.json", max_seq_length=32)
+    assert "sentence_bert_config.json" not in planned_files(source)
+
+
+def planned_files(source: Path) -> set[str]:
+    again = plan_for(source, source.parent / "again", factor=4.0, weights=Weights.NONE)
+    return {change.file for change in again.result.changed}
+
+
 def test_a_window_that_the_class_does_not_use_is_not_named(tmp_path: Path) -> None:
     source = folder(
         tmp_path / "a", model_type="qwen2", num_key_value_heads=2, sliding_window=48, use_sliding_window=False

@@ -15,6 +15,8 @@ from ropetool.families.reading import Reading, Warn
 
 TOKENIZER_CONFIG = "tokenizer_config.json"
 GENERATION_CONFIG = "generation_config.json"
+SENTENCE_CONFIG = "sentence_bert_config.json"
+ADAPTER_CONFIG = "adapter_config.json"
 # transformers writes int(1e30) for "no limit".
 NO_LIMIT_TOKENS = 10**12
 # Keys of config.json by which some classes or engines know the length under another name.
@@ -57,20 +59,23 @@ def _raise_key(directory: Path, file: str, key: str, old: int | None, new: int) 
 def length_edits(directory: Path, reading: Reading, new: int) -> LengthEdits:
     """What must follow when the length grows to ``new`` tokens, outside the rope block.
 
-    The tokenizer's limit is raised when finite and smaller; a generation limit is raised when it was the old length.
-    A sliding window and a truncation inside tokenizer.json are named, not changed: they may be meant.
+    The tokenizer's limit is raised when finite and smaller; a generation limit, and that of a sentence encoder, when it
+    was the old length. A sliding window, a chunk of attention, a truncation inside tokenizer.json and an adapter in the
+    same folder are named, not changed: they may be meant.
     """
     files: dict[str, dict[str, Any]] = {}
     changes: list[Change] = []
     for file, key, only in (
         (TOKENIZER_CONFIG, "model_max_length", None),
         (GENERATION_CONFIG, "max_length", reading.length),
+        (SENTENCE_CONFIG, "max_seq_length", reading.length),
     ):
         raised = _raise_key(directory, file, key, only, new)
         if raised is not None:
             files[file], change = raised
             changes.append(change)
-    return LengthEdits(files, tuple(changes), (*_window(reading, new), *_truncation(directory, new)))
+    named = (*_window(reading, new), *_chunk(reading, new), *_truncation(directory, new), *_adapter(directory))
+    return LengthEdits(files, tuple(changes), named)
 
 
 def restored_lengths(directory: Path, config: Mapping[str, Any]) -> LengthEdits:
@@ -94,6 +99,21 @@ def _window(reading: Reading, new: int) -> tuple[Warn, ...]:
         return ()
     message = f"sliding_window is {window} tokens: layers that use it do not look further back, whatever the length"
     return (Warn("sliding-window", message),)
+
+
+def _chunk(reading: Reading, new: int) -> tuple[Warn, ...]:
+    chunk = reading.config.get("attention_chunk_size")
+    if not isinstance(chunk, int) or chunk >= new:
+        return ()
+    said = f"attention_chunk_size is {chunk} tokens: layers that use it see no further than their chunk"
+    return (Warn("attention-chunk", said),)
+
+
+def _adapter(directory: Path) -> tuple[Warn, ...]:
+    if not (directory / ADAPTER_CONFIG).is_file():
+        return ()
+    said = f"{ADAPTER_CONFIG} lies beside the model: that adapter was trained at the old length, and is copied as it is"
+    return (Warn("adapter-of-old-length", said),)
 
 
 def _truncation(directory: Path, new: int) -> tuple[Warn, ...]:
