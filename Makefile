@@ -59,7 +59,7 @@ test-clients: $(VENV)/.clients
 	$(BIN)/python -m pytest -m clients
 
 test-oldest: $(OLDEST)/.dev
-	$(OLDEST)/bin/python -m pytest -n auto --dist loadfile -m oldest
+	$(OLDEST)/bin/python -m pytest -n auto --dist loadfile -m oldest --ignore tests/models/test_composites.py
 
 clean:
 	rm -rf $(VENV) $(OLDEST) $(DEMO_OUT) .pytest_cache .mypy_cache .ruff_cache .hypothesis dist build
