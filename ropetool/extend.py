@@ -27,6 +27,7 @@ from ropetool.engines.flags import EngineFlags, engine_flags
 from ropetool.engines.heard import Case
 from ropetool.errors import ConfigError, MethodError, ShapeError, UsageError
 from ropetool.families.buffers import ROUNDED, encode_floats, read_floats, saved_frequencies
+from ropetool.families.decoder import text_part
 from ropetool.families.kv_cache import KvCache, kv_cache
 from ropetool.families.lengths import Change, LengthEdits, length_edits, restored_lengths, to_json
 from ropetool.families.methods import Method, Weights
@@ -34,7 +35,7 @@ from ropetool.families.native import native_of, new_length
 from ropetool.families.protection import protected
 from ropetool.families.reading import Reading, Rotation, Warn, read_model
 from ropetool.families.recipes import RECIPES, check_settings, planned_block
-from ropetool.families.rewriting import New, changes_of, marked, restored, rewritten_text, text_part
+from ropetool.families.rewriting import New, changes_of, marked, restored, rewritten_text
 from ropetool.families.version4 import UNTAKEN
 from ropetool.families.windows import local_layers
 from ropetool.rope.frequencies import Floats, Scaling, scaling_from_block

@@ -148,8 +148,3 @@ def pairing_heard(engine: EngineName, case: Case) -> Pairing | None:
 def meaningful(keys: Iterable[str], values: Mapping[str, Any]) -> tuple[str, ...]:
     """Those keys that hold something."""
     return tuple(key for key in keys if values.get(key) not in (None, {}, []))
-
-
-def usable_length(case: Case) -> int | None:
-    """The context in tokens that the config is made for; see `Reading.reach`."""
-    return case.reading.reach

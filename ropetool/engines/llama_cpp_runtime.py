@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from ropetool.engines import llama_cpp
 from ropetool.engines.compare import TOLERANCE
-from ropetool.engines.heard import Case, Heard, Listener, usable_length
+from ropetool.engines.heard import Case, Heard, Listener
 from ropetool.engines.llama_cpp import WITH_MSCALE, gguf_of, read_block
 from ropetool.engines.llama_cpp_flags import scaling_flags
 from ropetool.engines.names import EngineName, Origin
@@ -69,7 +69,7 @@ def _overwritten(case: Case, gguf: str) -> tuple[str, ...]:
 def flags(case: Case) -> str:
     """Flags by which it turns as the checkpoint means, whatever the GGUF says; empty where there are none."""
     heard, rotation = hear(case), case.reading.rotations[0]
-    true, length = rotation.scaling, usable_length(case)
+    true, length = rotation.scaling, case.reading.reach
     if not heard.turns or length is None or not isinstance(heard.turns[0].scaling, (Default, Linear, Yarn)):
         return ""
     text = scaling_flags(true, length)

@@ -10,7 +10,7 @@ from ropetool.checkpoint.config import BLOCKS, number
 from ropetool.engines.dialect import NAMES, ORIGINAL
 from ropetool.engines.heard import Case
 from ropetool.errors import ConfigError
-from ropetool.families.decoder import Decoder, decoder_of, with_text_keys
+from ropetool.families.decoder import Decoder, decoder_of, text_part, with_text, with_text_keys
 from ropetool.families.geometry import SHARE
 from ropetool.families.reading import Reading, read_model
 from ropetool.rope import values
@@ -64,14 +64,9 @@ def _check_values(block: Mapping[str, Any]) -> None:
 def _without_rope(config: Mapping[str, Any], decoder: Decoder) -> Reading:
     """The reading of all but the rope keys; in their place is nothing, or the plain block that some classes need."""
     unclear = {*BLOCKS, *decoder.family.theta_keys, "rope_theta", "partial_rotary_factor"}
-    bare = _removed(config, decoder.path, unclear)
+    text = {key: value for key, value in text_part(config, decoder.path).items() if key not in unclear}
+    bare = with_text(config, decoder.path, text)
     with suppress(ConfigError):
         return read_model(bare)
     plain = {"rope_type": "default", "rope_theta": decoder.family.theta_default}
     return read_model(with_text_keys(bare, decoder.path, **{BLOCKS[0]: plain}))
-
-
-def _removed(config: Mapping[str, Any], path: tuple[str, ...], keys: set[str]) -> dict[str, Any]:
-    if path:
-        return {**config, path[0]: _removed(config[path[0]], path[1:], keys)}
-    return {key: value for key, value in config.items() if key not in keys}

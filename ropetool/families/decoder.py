@@ -184,6 +184,13 @@ def with_text_keys(config: Mapping[str, Any], path: tuple[str, ...], **changes: 
     return {**config, key: with_text_keys(config[key], tuple(rest), **changes)}
 
 
+def text_part(config: Mapping[str, Any], path: tuple[str, ...]) -> Mapping[str, Any]:
+    """The part of a whole config that ``path`` leads to, as it is written there."""
+    for key in path:
+        config = config[key]
+    return config
+
+
 def with_text(config: Mapping[str, Any], path: tuple[str, ...], text: Mapping[str, Any]) -> dict[str, Any]:
     """A copy of a whole config with ``text`` in the place of its text decoder's part."""
     if not path:

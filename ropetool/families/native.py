@@ -35,10 +35,11 @@ def native_of(
     earlier = reading.extension
     scaled_by, factor = scaled_by_now(earlier, rotation.scaling)
     if scaled_by not in (None, method) and not replace_existing:
-        over = earlier.get("original_length") or rotation.original_length or reading.length
+        trained = earlier.get("original_length") or rotation.block.values.get("original_max_position_embeddings")
+        over = f"over {trained}" if trained else f"reaching {reading.reach}"
         further = f"Extend it further by {scaled_by}, or give" if scaled_by in tuple(Method) else "Give"
         raise MethodError(
-            f"this checkpoint is already extended by {scaled_by} (factor {factor:g} over {over} tokens); {method} on "
+            f"this checkpoint is already extended by {scaled_by} (factor {factor:g} {over} tokens); {method} on "
             f"top would destroy it. {further} --replace to put {method} in its place",
             method=method,
             existing=scaled_by,

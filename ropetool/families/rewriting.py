@@ -10,7 +10,7 @@ from ropetool import __version__
 from ropetool.checkpoint.config import MARKER, Style, earlier_extension, marker, with_marker
 from ropetool.checkpoint.styles import says_flat, with_nested_blocks, with_rope_block
 from ropetool.errors import MethodError
-from ropetool.families.decoder import with_text
+from ropetool.families.decoder import text_part, with_text
 from ropetool.families.lengths import Change, other_length_keys
 from ropetool.families.methods import Method
 from ropetool.families.native import Native
@@ -143,13 +143,6 @@ def restored(config: Mapping[str, Any], reading: Reading) -> dict[str, Any]:
     kept = {key: value for key, value in marker(config).items() if key != EXTENSION}
     bare = {key: value for key, value in whole.items() if key != MARKER}
     return bare | ({MARKER: kept} if kept.keys() - {"version", "hub"} else {})
-
-
-def text_part(config: Mapping[str, Any], path: tuple[str, ...]) -> Mapping[str, Any]:
-    """The part of a whole config that ``path`` leads to, as it is written there."""
-    for key in path:
-        config = config[key]
-    return config
 
 
 def changes_of(
