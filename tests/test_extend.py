@@ -449,6 +449,20 @@ def test_a_fixed_alpha_is_ntk_and_its_trained_length_unknown(tmp_path: Path) -> 
         "rope_type": "yarn", "factor": 16.0, "original_max_position_embeddings": 32768, "rope_theta": 1e4}  # fmt: skip
 
 
+@pytest.mark.parametrize(("model_type", "keys", "error", "said"), [
+    ("gemma3_text", {"rope_theta": 5e5}, ConfigConflictError, r"rope_parameters.full_attention.rope_theta.*rope_theta"),
+    ("gemma3_text", {"rope_local_base_freq": 5e5}, ConfigConflictError, "rope_local_base_freq is 500000"),
+    ("gemma3_text", {"rope_scaling": {"rope_type": "linear", "factor": 8.0}}, ConfigConflictError, "rope_scaling"),
+    ("gemma4_text", {"rope_scaling": {"rope_type": "linear", "factor": 8.0}}, ConfigError, "rope_scaling is flat"),
+])  # fmt: skip
+def test_keys_of_both_styles_that_disagree_are_named(model_type, keys, error, said, tmp_path: Path) -> None:
+    """Beside blocks for each kind of layer, too."""
+    blocks = {"full_attention": {"rope_type": "default", "rope_theta": 1e6}, "sliding_attention": LOCAL}
+    source = folder(tmp_path / "a", **{**GEMMA3, "model_type": model_type, "rope_parameters": blocks, **keys})
+    with pytest.raises(error, match=said):
+        planned(source, factor=2.0)
+
+
 def test_truncate_is_not_written_where_no_class_looks(tmp_path: Path) -> None:
     source = folder(tmp_path / "a", **GEMMA3)
     with pytest.raises(MethodError, match="truncate false in the block of full_attention layers would be ignored"):

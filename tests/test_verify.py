@@ -220,6 +220,17 @@ def test_every_method_makes_an_extension_by_this_rule(method, name, checkpoint, 
     assert "extension" in failed(verify.verify(twice, source))
 
 
+def test_an_adjusted_base_must_be_above_the_one_before(checkpoint, tmp_path):
+    source, out = checkpoint("llama"), tmp_path / "out"
+    extend.apply(extend.plan(source, out, extend.Method.ABF, factor=4.0, settings={"base": 5e5}))
+    config = tiny.read_json(out / "config.json")
+    block = {**config["rope_parameters"], "rope_theta": 5000.0}
+    tiny.edit_json(out / "config.json", rope_theta=5000.0, rope_parameters=block)
+    (found,) = (check for check in verify.verify(source, out).checks if check.name == "extension")
+    assert not found.passed
+    assert "the base is 5000, not above 10000" in found.detail
+
+
 OTHER_MODELS = {
     "rms_norm_eps": {"rms_norm_eps": 0.1},
     "hidden_act": {"hidden_act": "gelu"},
