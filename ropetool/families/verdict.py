@@ -9,11 +9,12 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Check:
-    """One named line of the result."""
+    """One named line of the result; ``where`` is the culprit of one that failed: a tensor, a layer or a key."""
 
     name: str
     passed: bool
     detail: str
+    where: str | None = None
 
 
 @dataclass(frozen=True)
