@@ -57,7 +57,7 @@ def frequency_checks(turnings: Mapping[int, Sequence[Turning]], rotaries: Mappin
     Where the class names its blocks by something else than its kinds of layers, a table must be one of them.
     """
     if not any(turnings.values()):
-        yield Check(LIVE, False, "no attention was seen to get cos and sin")
+        yield from (Check(name, False, "no attention was seen to get cos and sin") for name in (LIVE, NOT_ROUNDED))
         return
     measured = [_nearest(turning, rotaries, length) for length, found in turnings.items() for turning in found]
     yield _live_check(measured)
