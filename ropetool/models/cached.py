@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ropetool.families.cannot import CACHED
 from ropetool.families.reading import Reading
 from ropetool.families.verdict import Check
 from ropetool.models.catalog import inputs_of
@@ -17,7 +18,6 @@ from ropetool.models.load import Runner
 from ropetool.models.properties import RAISED, TOKENS, cannot, room
 from ropetool.models.run import scores_of
 
-CACHED = "cached-decoding"
 # How classes call their cache: transformers 5.24 (utils/generic.py) renames the others to the first.
 CACHE_NAMES = ("cache", "past_key_values", "cache_params")
 

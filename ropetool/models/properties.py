@@ -12,21 +12,21 @@ import torch
 from torch import Tensor
 
 from ropetool.errors import UnsupportedError
+from ropetool.families.cannot import DEFINITION, LIVE, NORMS, NOT_ROUNDED, RELATIVE, V
 from ropetool.families.reading import Reading
 from ropetool.families.verdict import Check
 from ropetool.models.catalog import inputs_of
-from ropetool.models.frequency_checks import LIVE, NOT_ROUNDED, frequency_checks
+from ropetool.models.frequency_checks import frequency_checks
 from ropetool.models.inputs import Inputs
 from ropetool.models.load import Runner
 from ropetool.models.reference import vocabulary_of, with_live
 from ropetool.models.rotary import STATIC_METHODS, Rotary
-from ropetool.models.rotation_checks import DEFINITION, NORMS, V, rotation_checks
+from ropetool.models.rotation_checks import rotation_checks
 from ropetool.models.run import scores_of
 from ropetool.models.survey import Look, look
 from ropetool.models.turnings import turnings_of
 from ropetool.rope.pairing import Pairing
 
-RELATIVE = "relative-position"
 OBSERVED = (NORMS, DEFINITION, V, LIVE, NOT_ROUNDED)
 # Few tokens show a shift and a cache as well as many do, and every pass of a model may read all of it from disk.
 TOKENS = 48
