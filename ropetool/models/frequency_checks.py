@@ -52,19 +52,17 @@ class Measured:
 
 
 def frequency_checks(
-    turnings: Mapping[int, Sequence[Turning]], rotaries: Mapping[str, Rotary], rotating: Sequence[str]
+    turnings: Mapping[int, Sequence[Turning]], rotaries: Mapping[str, Rotary], without: Sequence[str]
 ) -> Iterator[Check]:
     """``turnings`` are those of every attention, by how many tokens are in play; ``rotaries`` what is meant by kind.
 
     Where the class names its blocks by something else than its kinds of layers, a table must be one of them.
-    ``rotating`` are the modules where q and k were seen to turn: each must have got a table.
+    ``without`` are the modules where q and k were seen to turn, and that got no table.
     """
-    getting = {f"{turning.module}." for found in turnings.values() for turning in found}
-    unseen = next((name for name in rotating if not any(f"{name}.".startswith(module) for module in getting)), None)
-    if unseen or not getting:
+    if without or not any(turnings.values()):
         got_none = "got no cos and sin that a rotary module of the class made"
-        said = f"{unseen} rotates, and {got_none}" if unseen else f"every attention {got_none}"
-        yield from (Check(name, False, said, where=unseen) for name in (LIVE, NOT_ROUNDED))
+        said = f"{without[0]} rotates, and {got_none}" if without else f"every attention {got_none}"
+        yield from (Check(name, False, said, where=next(iter(without), None)) for name in (LIVE, NOT_ROUNDED))
         return
     measured = [_nearest(turning, rotaries, length) for length, found in turnings.items() for turning in found]
     yield _live_check(measured)

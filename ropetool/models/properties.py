@@ -25,7 +25,7 @@ from ropetool.models.rotary import STATIC_METHODS, Rotary
 from ropetool.models.rotation_checks import rotation_checks
 from ropetool.models.run import scores_of
 from ropetool.models.survey import Look, look
-from ropetool.models.turnings import turnings_of
+from ropetool.models.turnings import gets_a_table, turnings_of
 from ropetool.rope.pairing import Pairing
 
 OBSERVED = (NORMS, DEFINITION, V, LIVE, NOT_ROUNDED)
@@ -94,8 +94,8 @@ def _frequency_checks(model: Any, seen: Look, reading: Reading, rotaries: Mappin
         turned = {tokens: turnings_of(model, seen.tables, length) for tokens, length in lengths.items()}
     except UnsupportedError as error:
         return [Check(name, False, error.message, error.fields.get("module")) for name in (LIVE, NOT_ROUNDED)]
-    rotating = [site.name for site in seen.sites if site.rotates]
-    return list(frequency_checks(turned, rotaries, rotating))
+    without = [s.name for s in seen.sites if s.rotates and not gets_a_table(model, seen.tables, s.name)]
+    return list(frequency_checks(turned, rotaries, without))
 
 
 @torch.no_grad()
