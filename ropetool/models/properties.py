@@ -67,6 +67,7 @@ def room(reading: Reading) -> tuple[int | None, str]:
     return min(int(scaling.original_length) - 1 for scaling in found), found[0].name  # type: ignore[attr-defined]  # both have it
 
 
+@torch.no_grad()
 def observed_checks(runner: Runner, reading: Reading) -> list[Check]:
     """How every attention of a model rotates, in two short passes: frequencies, norms, definition, and v.
 
