@@ -18,7 +18,7 @@ from ropetool.families.cannot import CACHED, DEFINITION, LIVE, NORMS, NOT_ROUNDE
 from ropetool.families.methods import Method, Weights
 from ropetool.families.reading import Reading, read_model
 from ropetool.families.table import TABLE
-from ropetool.models import tiny
+from ropetool.models import tiny, tiny_composites
 from ropetool.models.cached import cached_decoding, pieces
 from ropetool.models.catalog import known, quiet
 from ropetool.models.load import Runner
@@ -138,6 +138,15 @@ def test_a_window_or_a_choice_is_why_some_are_built_longer(model_type, tmp_path)
     """So that none is in the list without a reason."""
     short = {"sliding_window": 16} if "sliding_window" in LONGER[model_type] else {"index_topk": 4}
     assert CACHED in built(model_type, tmp_path, **short).failed()
+
+
+@pytest.mark.skipif(VERSION_4, reason="tiny_composites builds what transformers 5 has")
+@pytest.mark.parametrize("model_type", ["paligemma", "gemma3", "glm4v", "llava", "qwen2_5_vl", "mistral3", "qwen3_vl"])
+def test_a_multimodal_model_has_them_on_text(model_type, tmp_path):
+    """PaliGemma counts positions from 1, the mRoPE classes make three axes of them."""
+    model = made_to_matter(tiny_composites.build(model_type))
+    model.set_attn_implementation(EAGER)
+    assert not subject_of(model, tmp_path).failed()
 
 
 # --- methods --------------------------------------------------------------------------------------------------------
@@ -319,6 +328,26 @@ def test_frequencies_that_fit_in_16_bits_are_no_alarm(tmp_path):
     inv_freq = subject.runner.model.model.rotary_emb.inv_freq
     assert torch.equal(inv_freq, inv_freq.bfloat16().float())
     assert not subject.failed()
+
+
+def test_a_model_whose_positions_hardly_matter_is_no_alarm(tmp_path):
+    """With small scores attention is nearly uniform, as in a model that was not trained."""
+    model = tiny.build("llama", attn_implementation=EAGER).model
+    with torch.no_grad():
+        for layer in model.model.layers:
+            layer.self_attn.q_proj.weight.mul_(0.01)
+    subject = subject_of(model, tmp_path)
+    checks = subject.checks()
+    assert all(check.passed for check in checks.values())
+    assert "too little to prove much" in checks[RELATIVE].detail
+
+
+def test_a_class_that_no_row_speaks_for_does_not_fail_by_its_own_ways(tmp_path):
+    subject = built("t5gemma2_decoder" if not VERSION_4 else "esm", tmp_path)
+    subject.reading = replace(subject.reading, family=replace(subject.reading.family, cannot=(), probed=True))
+    check = subject.checks()[RELATIVE]
+    assert check.passed
+    assert check.detail.startswith("cannot be told, as the class is not in the family table: ")
 
 
 @pytest.mark.parametrize("tokens", range(6, 50))
