@@ -111,7 +111,7 @@ def _frequency_checks(model: Any, seen: Look, reading: Reading, rotaries: Mappin
 def relative_position(runner: Runner, ids_T: Tensor, reading: Reading, allowed: float) -> Check:
     """Shifting all positions by a constant moves no logit by more than ``allowed``: one pass over three sequences.
 
-    The third has a gap in the middle: its logits must differ, or the class does not look at positions at all.
+    The third has a gap in it: its logits must differ, or the class does not look at positions at all.
     """
     out = cannot(reading, RELATIVE)
     if out:
@@ -148,13 +148,13 @@ def _shift_check(logits_BTV: Tensor, shift: int, allowed: float) -> Check:
 
 
 def _at_positions(runner: Runner, ids_T: Tensor, shift: int) -> Inputs:
-    """The tokens three times: from position 0, from ``shift``, and with the second half alone so far on.
+    """The tokens three times: from position 0, from ``shift``, and with all but the first third so far on.
 
     The mask says that each is one sequence: without it transformers takes positions with gaps for several.
     """
     model = runner.model
     positions_T = torch.arange(len(ids_T), device=runner.device)
     arguments = inputs_of(model.config.model_type, type(model))(model, ids_T[None].expand(3, -1).to(runner.device))
-    torn_T = positions_T + shift * (positions_T >= len(ids_T) // 2)
+    torn_T = positions_T + shift * (positions_T > len(ids_T) // 3)  # at no border of a chunk of attention
     arguments["position_ids"] = torch.stack((positions_T, positions_T + shift, torn_T))
     return {**arguments, "attention_mask": torch.ones_like(arguments["position_ids"])}
