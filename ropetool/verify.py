@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from ropetool.models.logits import Difference, Tolerance
-    from ropetool.models.passes import Role
+    from ropetool.models.passes import Pass, Role
     from ropetool.models.run import Runner
 
 DEFAULT_TOKENS = 512
@@ -37,6 +37,11 @@ SEED = 20260101
 ADAPTERS = "adapters are run only merged into bases, given by --base"
 
 Talk = Callable[[str], None]
+Progress = Callable[[str, int, int], None]
+
+
+def no_progress(stage: str, done: int, total: int) -> None:
+    """Swallow progress."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +55,7 @@ class Ways:
     tolerance: float | None
     max_memory: Mapping[int | str, int] | None
     talk: Talk
+    progress: Progress
 
 
 def verify(
@@ -64,6 +70,7 @@ def verify(
     max_memory: Mapping[int | str, int] | None = None,
     bases: tuple[Path, Path] | None = None,
     talk: Talk = lambda message: None,
+    progress: Progress = no_progress,
     trust_remote_code: bool = False,
 ) -> Verification:
     """Compare two checkpoints: every tensor as bytes, then the logits at every position of one sequence.
@@ -73,15 +80,15 @@ def verify(
     ``tokens`` is the length of the sequence (by default 512, or the trained length if that is shorter); ``text``
     replaces the seeded random token ids. It computes in ``dtype``, by default in float32, and again in float64 where
     only rounding is in doubt. ``tolerance`` is the largest |logit difference| that passes; by default it is derived.
-    ``max_memory`` is what each device may hold, in bytes; the rest of a model stays on the disk. With
-    ``trust_remote_code`` code in the checkpoints is run. Raises `RopetoolError` for a checkpoint that cannot be read
-    or loaded.
+    ``max_memory`` is what each device may hold, in bytes; the rest of a model stays on the disk. ``progress`` is called
+    with a stage, what is done of it, and what there is to do. With ``trust_remote_code`` code in the checkpoints is
+    run. Raises `RopetoolError` for a checkpoint that cannot be read or loaded.
     """
     from ropetool.models.merged import merged
     from ropetool.models.pickles import as_safetensors
     from ropetool.models.run import pick_device
 
-    ways = Ways(tokens, text, pick_device(device), dtype, tolerance, max_memory, talk)
+    ways = Ways(tokens, text, pick_device(device), dtype, tolerance, max_memory, talk, progress)
     with as_safetensors(a) as first, as_safetensors(b) as second:
         if not (is_adapter(first) or is_adapter(second) or bases):
             return _verify(_side(first, trust_remote_code), _side(second, trust_remote_code), ways)
@@ -260,6 +267,7 @@ def _tables(
     from ropetool.models.frequency_checks import frequency_checks
     from ropetool.models.passes import plan_passes, run_passes
     from ropetool.models.run import load
+    from ropetool.models.steps import Steps
 
     extended = _relation(a, b) == "extended"
     checks: list[Check] = []
@@ -274,7 +282,13 @@ def _tables(
 
     with tempfile.TemporaryDirectory(prefix="ropetool-logits-") as directory:
         passes = plan_passes(a, b, extended=extended)
-        yield run_passes(passes, ids, runner_of, Path(directory), look, ways.talk), checks
+        steps = Steps(ways.progress, ways.talk, _count(passes))
+        yield run_passes(passes, ids, runner_of, Path(directory), look, steps), checks
+
+
+def _count(passes: Sequence[Pass]) -> int:
+    """How many times a model is run: each pass, and two short ones before the first by reference of a checkpoint."""
+    return len(passes) + 2 * len({id(step.side) for step in passes if step.layout})
 
 
 def _logit_checks(apart: Difference, allowed: Tolerance, tokens: int) -> Iterator[Check]:

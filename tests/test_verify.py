@@ -420,8 +420,8 @@ def test_the_tolerance_follows_type_depth_tokens_and_control():
     assert derived_tolerance(table.repeat(30, 1), DType.FLOAT32, 2, 8.0).allowed > 2 * first.allowed
     near = derived_tolerance(table, DType.FLOAT32, 2, 1e-3)
     assert near.allowed == pytest.approx(1e-5)
-    assert "the wrong layout is only 0.001 away: a 100th of that is allowed" in near.reason
-    assert "float32 rounds by 1.2e-07, which over 2 layers, 40 positions" in first.reason
+    assert "a 100th of the distance of the wrong layout, 0.001; less than what float32 can round" in near.reason
+    assert "what float32 can round over 2 layers, 40 positions and logits that spread by 2.5" in first.reason
     assert derived_tolerance(table, DType.FLOAT32, 2, 8.0, given=0.5).allowed == 0.5
 
 

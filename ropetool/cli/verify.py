@@ -80,11 +80,11 @@ def verify(
         _refuse_beside_quick(tokens=tokens, text=text, dtype=dtype, tolerance=tolerance, base=base)
         result = verb.verify_files(first, second, talk=sink.talk)
     else:
-        with sink.others_output():
+        with sink.stages_progress() as progress, sink.others_output():
             result = verb.verify(
                 first, second, tokens=tokens, text=words, device=device, dtype=dtype, tolerance=tolerance,
                 bases=(bases[0], bases[1]) if bases else None,
-                talk=sink.talk, trust_remote_code=trust_remote_code,
+                talk=sink.talk, progress=progress, trust_remote_code=trust_remote_code,
             )  # fmt: skip
     if out is not None:
         out.write_text(jsons.dumps(jsons.verification(result)) + "\n", encoding="utf-8")

@@ -134,11 +134,11 @@ def derived_tolerance(
         return Tolerance(given, precision.margin * given, "as given")
     share = gap / precision.margin
     said = (
-        f"{dtype.value} rounds by {precision.roundoff:.1e}, which over {layers} layers, {len(logits_TV)} positions and "
-        f"logits that spread by {width:.3g} makes at most {most:.1e}"
+        f"what {dtype.value} can round over {layers} layers, {len(logits_TV)} positions and logits that spread by "
+        f"{width:.3g}"
     )
     if share < most:
-        said += f", but the wrong layout is only {gap:.3g} away: a {precision.margin:.0f}th of that is allowed"
+        said = f"a {precision.margin:.0f}th of the distance of the wrong layout, {gap:.3g}; less than {said}"
     else:
         said += f"; the wrong layout is {gap:.3g} away"
     return Tolerance(share if share < most else most, precision.margin * least, said)

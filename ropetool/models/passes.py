@@ -16,6 +16,7 @@ from ropetool.models.logits import on_disk
 from ropetool.models.reference import reference_rotation
 from ropetool.models.rotary import Rotary
 from ropetool.models.run import logits
+from ropetool.models.steps import Steps
 from ropetool.rope.frequencies import Scaling
 from ropetool.rope.pairing import Pairing
 
@@ -75,7 +76,7 @@ def run_passes(
     load: Callable[[Side], Runner],
     directory: Path,
     look: Callable[[Side, Runner, Mapping[Role, Tensor]], None],
-    talk: Callable[[str], None],
+    steps: Steps,
 ) -> dict[Role, Tensor]:
     """The logits [T, V] of every pass, in files of ``directory``; each checkpoint is loaded once, and let go.
 
@@ -84,11 +85,12 @@ def run_passes(
     tables: dict[Role, Tensor] = {}
     for side in _in_order(passes):
         runner = load(side)
-        for step in passes:
-            if step.side is side:
-                talk(str(step))
-                tables[step.role] = on_disk(_logits(runner, step, ids_T), directory / step.role.name)
-        look(side, runner, tables)
+        with steps.of(runner.model):
+            for step in passes:
+                if step.side is side:
+                    steps.talk(str(step))
+                    tables[step.role] = on_disk(_logits(runner, step, ids_T), directory / step.role.name)
+            look(side, runner, tables)
         del runner
     return tables
 
