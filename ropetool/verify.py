@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from ropetool.models.logits import Difference, Tolerance
-    from ropetool.models.passes import Pass, Role
+    from ropetool.models.passes import Pass, Ran, Role
     from ropetool.models.run import Runner
 
 DEFAULT_TOKENS = 512
@@ -142,21 +142,24 @@ def _only_rounding_is_in_doubt(result: Verification) -> bool:
 
 
 def _by_running(a: Side, b: Side, ways: Ways, dtype: DType, checks: Sequence[Check]) -> Verification:
-    from ropetool.models.logits import compare_logits, derived_tolerance
+    from ropetool.models.logits import compare_logits, derived_tolerance, spread
     from ropetool.models.passes import Role
+    from ropetool.models.sketches import first_apart
 
     ids, relation = _token_ids(a, ways), _relation(a, b)
-    with _tables(a, b, ids, ways, dtype) as (tables, looked):
-        yardstick = tables[Role.YARDSTICK]
-        apart, control = (compare_logits(yardstick, tables[role]) for role in (Role.TESTED, Role.CONTROL))
+    with _passes(a, b, ids, ways, dtype) as (ran, looked):
+        yardstick = ran[Role.YARDSTICK].table
+        apart, control = (compare_logits(yardstick, ran[role].table) for role in (Role.TESTED, Role.CONTROL))
         allowed = derived_tolerance(yardstick, dtype, a.layer_count, control.max_abs_diff, ways.tolerance)
-        stock = compare_logits(yardstick, tables[Role.STOCK]) if Role.STOCK in tables else None
+        stock = compare_logits(yardstick, ran[Role.STOCK].table) if Role.STOCK in ran else None
+        relative = allowed.allowed / spread(yardstick)
+    parting = first_apart(ran[Role.YARDSTICK].sketches, ran[Role.TESTED].sketches, relative)
     proven = relation == "same" and all(check.passed for check in (*checks, *looked))
     control_fails = not control.max_abs_diff <= allowed.control
     checks = (
         *checks,
         *looked,
-        *_logit_checks(apart, allowed, len(ids)),
+        *_logit_checks(apart, allowed, len(ids), parting),
         *_stock_checks(a, b, stock, allowed),
         _control_check(control, allowed, b, control_fails, proven),
     )
@@ -259,10 +262,10 @@ def _token_ids(side: Side, ways: Ways) -> Tensor:
 
 
 @contextmanager
-def _tables(
+def _passes(
     a: Side, b: Side, ids: Tensor, ways: Ways, dtype: DType
-) -> Iterator[tuple[Mapping[Role, Tensor], list[Check]]]:
-    """The logits of every pass, on the disk for the length of the block, and what was seen in the loaded models."""
+) -> Iterator[tuple[Mapping[Role, Ran], list[Check]]]:
+    """What every pass gave, on the disk for the length of the block, and what was seen in the loaded models."""
     from ropetool.models.frequency_checks import frequency_checks
     from ropetool.models.passes import plan_passes, run_passes
     from ropetool.models.run import load
@@ -275,7 +278,7 @@ def _tables(
         ways.talk(f"loading {side.path}")
         return load(side.path, ways.device, dtype, trust_remote_code=side.trust_remote_code)
 
-    def look(side: Side, runner: Runner, tables: Mapping[Role, Tensor]) -> None:
+    def look(side: Side, runner: Runner, ran: Mapping[Role, Ran]) -> None:
         if side is b:
             checks.extend(frequency_checks(runner, a, b, extended=extended))
 
@@ -290,11 +293,20 @@ def _count(passes: Sequence[Pass]) -> int:
     return len(passes) + 2 * len({id(step.side) for step in passes if step.layout})
 
 
-def _logit_checks(apart: Difference, allowed: Tolerance, tokens: int) -> Iterator[Check]:
-    yield Check("logits-finite", apart.finite, "all logits are finite" if apart.finite else "a logit is not finite")
+def _logit_checks(apart: Difference, allowed: Tolerance, tokens: int, parting: str | None) -> Iterator[Check]:
+    """``parting`` is the first layer after which the two are no longer the same."""
+    if apart.finite:
+        yield Check("logits-finite", True, "all logits are finite")
+    else:
+        yield Check("logits-finite", False, f"a logit is not finite; it begins at {parting or 'the head'}", parting)
     detail = f"over {tokens} positions the largest difference is {apart.max_abs_diff:.2e}"
     detail = f"{detail}; {allowed.allowed:.2e} is allowed: {allowed.reason}"
-    yield Check("logits", apart.max_abs_diff <= allowed.allowed, detail)
+    if apart.max_abs_diff <= allowed.allowed:
+        yield Check("logits", True, detail)
+        return
+    wrong = next((b for b in apart.by_position if not b["max_abs_diff"] <= allowed.allowed), apart.by_position[0])
+    where = parting or f"positions {wrong['from']}-{wrong['to']}"
+    yield Check("logits", False, f"{detail}; they part at {where}", where)
 
 
 def _stock_checks(a: Side, b: Side, apart: Difference | None, allowed: Tolerance) -> Iterator[Check]:

@@ -128,6 +128,18 @@ def test_a_norm_left_alone_is_seen(name, checkpoint, tmp_path):
     assert {"tensors-moved", "logits"} <= failed(verify.verify(source, out))
 
 
+@pytest.mark.parametrize("wrong", [0, 1])
+def test_the_layer_at_which_two_models_part_is_named(wrong, checkpoint, tmp_path, monkeypatch):
+    source, out = checkpoint("llama"), tmp_path / "out"
+    converted(source, out)
+    name = f"model.layers.{wrong}.self_attn.k_proj.weight"
+    rewrite(out, lambda tensors: tensors[name].copy_(tensors[name].roll(2, 0)))
+    result = verify.verify(source, out)
+    (logits,) = (check for check in result.checks if check.name == "logits")
+    assert logits.where == f"model.layers.{wrong}"
+    assert f"they part at model.layers.{wrong}" in logits.detail
+
+
 def test_wrong_key_heads_are_seen(checkpoint, tmp_path):
     """k permuted as if it had as many heads as q, each narrower: the known fault under grouped queries."""
     source, out = checkpoint("llama"), tmp_path / "out"
