@@ -266,21 +266,33 @@ def _passes(
     a: Side, b: Side, ids: Tensor, ways: Ways, dtype: DType
 ) -> Iterator[tuple[Mapping[Role, Ran], list[Check]]]:
     """What every pass gave, on the disk for the length of the block, and what was seen in the loaded models."""
-    from ropetool.models.frequency_checks import frequency_checks
-    from ropetool.models.passes import plan_passes, run_passes
+    from ropetool.models.cached import CACHED, cached_decoding
+    from ropetool.models.logits import rounding
+    from ropetool.models.passes import Role, plan_passes, run_passes
+    from ropetool.models.properties import RELATIVE, observed_checks, relative_position
     from ropetool.models.run import load
     from ropetool.models.steps import Steps
 
     extended = _relation(a, b) == "extended"
-    checks: list[Check] = []
+    checks: list[Check] = list(_changed_check(a, b)) if extended else []
 
     def runner_of(side: Side) -> Runner:
         ways.talk(f"loading {side.path}")
         return load(side.path, ways.device, dtype, trust_remote_code=side.trust_remote_code)
 
     def look(side: Side, runner: Runner, ran: Mapping[Role, Ran]) -> None:
+        """How the class of B rotates does not depend on the layout of the weights."""
         if side is b:
-            checks.extend(frequency_checks(runner, a, b, extended=extended))
+            allowed = rounding(ran[Role.YARDSTICK].table, dtype, b.layer_count)
+            ways.talk(f"what holds of any rotation, in {b.path} by its own class")
+            checks.extend(observed_checks(runner, b.reading))
+            if dtype is DType.BFLOAT16:
+                why = "cannot, by the number type: bfloat16 rounds cos and sin, differently at each position"
+                checks.extend(Check(name, True, why) for name in (RELATIVE, CACHED))
+                return
+            of_angles = rounding(ran[Role.YARDSTICK].table, DType.FLOAT32, b.layer_count)  # those are never in float64
+            checks.append(relative_position(runner, ids, b.reading, of_angles))
+            checks.append(cached_decoding(runner, ids, b.reading, allowed))
 
     with tempfile.TemporaryDirectory(prefix="ropetool-logits-") as directory:
         passes = plan_passes(a, b, extended=extended)
@@ -288,9 +300,25 @@ def _passes(
         yield run_passes(passes, ids, runner_of, Path(directory), look, steps), checks
 
 
+def _changed_check(a: Side, b: Side) -> Iterator[Check]:
+    """An extension turns q and k by other frequencies, or scales them; that the model follows is seen in the model."""
+    reach = b.reading.reach
+    ours, theirs = (
+        [(r.scaling.inv_freq(r.geometry.rotary_dim, reach).tolist(), r.scaling.attention_factor) for r in s.rotations]
+        for s in (a.reading, b.reading)
+    )
+    changed = ours != theirs
+    detail = "the extension changed the frequencies" if changed else "the extension changed no frequency"
+    yield Check("frequencies-changed", changed, detail, None if changed else "rope_parameters")
+
+
+# The passes of what holds of any rotation: two to see it, one with positions shifted, five to decode with a cache.
+PROPERTY_PASSES = 8
+
+
 def _count(passes: Sequence[Pass]) -> int:
     """How many times a model is run: each pass, and two short ones before the first by reference of a checkpoint."""
-    return len(passes) + 2 * len({id(step.side) for step in passes if step.layout})
+    return len(passes) + 2 * len({id(step.side) for step in passes if step.layout}) + PROPERTY_PASSES
 
 
 def _logit_checks(apart: Difference, allowed: Tolerance, tokens: int, parting: str | None) -> Iterator[Check]:
