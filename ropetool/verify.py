@@ -16,7 +16,7 @@ from ropetool.families.adapter_checks import adapter_checks, read_pair
 from ropetool.families.file_checks import Side, file_checks, form_fault
 from ropetool.families.lineage import extension_fault
 from ropetool.families.reading import Reading, Rotation
-from ropetool.families.verdict import Check, Verification
+from ropetool.families.verdict import Check, Verification, check_of
 from ropetool.models.options import Device, DType
 from ropetool.models.understand import understand
 from ropetool.rope.pairing import Pairing
@@ -168,11 +168,10 @@ def _config_checks(a: Side, b: Side, relation: str) -> Iterator[Check]:
     fault = config_fault(
         (a.path, b.path), configs, a.reading, b.reading, *filter(None, ignored), trust_remote_code=a.trust_remote_code
     )
-    yield Check("configs", fault is None, fault or "the configs mean the same but for what verify is about")
+    yield check_of("configs", fault, "the configs mean the same but for what verify is about")
     if relation == "extended":
-        fault = extension_fault(a.reading, b.reading)
-        detail = fault or "the second config is an extension of the first: same base and trained length underneath"
-        yield Check("extension", fault is None, detail)
+        detail = "the second config is an extension of the first: same base and trained length underneath"
+        yield check_of("extension", extension_fault(a.reading, b.reading), detail)
 
 
 def _token_ids(side: Side, tokens: int | None, text: str | None) -> Tensor:

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+import safetensors.torch
 import torch
 
 from ropetool.rope.layout import Pairing
 from tests.planting import (
     SINGLE,
+    Pair,
     Plant,
     beside,
     block,
@@ -29,7 +31,9 @@ from tests.planting import (
     part,
     remade,
     rolled,
+    shard_of,
     swapped,
+    tensors_of,
     turned,
     weights,
 )
@@ -94,13 +98,13 @@ FUSED = "gpt_neox.layers.0.attention.query_key_value"
 QKV = attn("qkv_proj.weight")
 
 
+def first_heads_exchanged(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.cat((tensor[16:32], tensor[:16], tensor[32:]))
+
+
 def taken_as_blocks(tensor: torch.Tensor) -> torch.Tensor:
     """Rows of q, k and v one after the other, where they lie head by head."""
     return torch.cat((turned(16, INTERLEAVED, 0, 8)(tensor[:256]), tensor[256:]))
-
-
-def in_v(change: Plant) -> Plant:
-    return change
 
 
 ROWS = (
@@ -119,9 +123,8 @@ ROWS = (
     moved("k-with-the-heads-of-q", ("llama", "qwen3", "mixtral"), attn(K), remade(attn(K), turned(4))),
     moved("kv-heads-in-another-order", ("llama", "gemma2"), attn(K, 1),
           mapped(attn(K, 1), lambda t: t.roll(16, 0)), "row 0 .*head 0 of k"),
-    moved("q-heads-of-a-group-exchanged", "llama", attn(Q),
-          both(mapped(attn(Q), lambda t: torch.cat((t[16:32], t[:16], t[32:]))),
-               mapped(attn(O), lambda t: torch.cat((t[:, 16:32], t[:, :16], t[:, 32:]), 1)))),
+    kept("heads-of-a-group-exchanged-in-q-and-o", "mistral", attn(O),
+         both(mapped(attn(Q), first_heads_exchanged), mapped(attn(O), lambda t: first_heads_exchanged(t.T).T))),
     moved("q-and-k-negated", ("llama", "cohere"), attn(K), negated(attn(Q), attn(K))),
     moved("q-of-two-layers-exchanged", "llama", attn(Q), swapped(attn(Q), attn(Q, 1))),
     kept("v-moved-too", ("llama", "qwen2", "cohere", "mixtral"), attn(V), mapped(attn(V), turned(16))),
@@ -195,8 +198,8 @@ VALUES = tuple(
     for tensor in (tensor or EMBED,)
     for start in (tuple(s for s in start if tensor != EMBED or s != "gpt_neox"),)
 ) + (
-    kept("router-one-ulp-off", "mixtral", "model.layers.0.mlp.gate.weight",
-         mapped("model.layers.0.mlp.gate.weight", one_ulp)),
+    kept("router-one-ulp-off", "mixtral", "model.layers.0.block_sparse_moe.gate.weight",
+         mapped("model.layers.0.block_sparse_moe.gate.weight", one_ulp)),
     kept("sinks-one-ulp-off", "gpt_oss", attn("sinks"), mapped(attn("sinks"), one_ulp), relation=SAME),
     kept("mlp-of-two-layers-exchanged", PLAIN, "model.layers.0.mlp.down_proj.weight",
          swapped("model.layers.0.mlp.down_proj.weight", "model.layers.1.mlp.down_proj.weight")),
@@ -214,7 +217,7 @@ VALUES = tuple(
 LAYOUTS = (
     Mutation("marker-lost", ("llama", "qwen3"), CONVERTED, config("ropetool", model_type="llama", hidden_size=96,
              architectures=["LlamaForCausalLM"], problem_type=None, tie_word_embeddings=False),
-             KEPT, exactly(attn("k_proj.bias")), "interleaved"),
+             KEPT, attn(r"k_(proj|norm)\.\w+"), "interleaved"),
     Mutation("marker-claims-the-other-layout", ("llama", "qwen2"), SAME,
              config(ropetool={"pairing": "interleaved"}), MOVED, exactly(attn("k_proj.bias")), "not permuted|left"),
     Mutation("guard-lost", ("llama",), CONVERTED, config(ropetool={"pairing": "interleaved"}, model_type="llama",
@@ -235,6 +238,7 @@ def same(name: str, start: str | tuple[str, ...], check: str, key: str, plant: P
     return Mutation(name, starts, SAME, plant, check, exactly(key), **more)
 
 
+ORIGINAL, LENGTH = "original_max_position_embeddings", "max_position_embeddings"
 THETA = "rope_parameters.rope_theta"
 KINDS = ["full_attention", "full_attention"]
 KEYS = (
@@ -253,10 +257,17 @@ KEYS = (
     same("global-base-other", "gemma3_text", EXTENSION, "rope_parameters.full_attention.rope_theta",
          block(layers="full_attention", rope_theta=20000.0)),
     same("length-raised-alone", "llama", EXTENSION, "max_position_embeddings", config(max_position_embeddings=256)),
-    same("scaled-without-a-word", "llama", EXTENSION, "rope_parameters.factor",
-         rope(rope_type="linear", factor=2.0)),
-    same("rotary-share-lost", "phi3-share", GEOMETRY, "rope_parameters.partial_rotary_factor",
-         block("partial_rotary_factor")),
+    same("scaled-and-not-raised", "llama", EXTENSION, "max_position_embeddings", rope(rope_type="linear", factor=2.0)),
+    same("scaled-by-another-factor-than-raised", ("llama", "mistral"), EXTENSION, "rope_parameters.factor",
+         both(rope(rope_type="linear", factor=3.0), config(max_position_embeddings=128))),
+    same("scaled-from-another-original", "llama", EXTENSION, f"rope_parameters.{ORIGINAL}",
+         both(rope(rope_type="yarn", factor=4.0, **{ORIGINAL: 32}), config(max_position_embeddings=128))),
+    same("sections-other", "qwen2_5_vl_text", CONFIGS, "rope_parameters.mrope_section",
+         block(mrope_section=[6, 6, 4])),
+    same("growth-of-q-lost", "ministral3", CONFIGS, "rope_parameters.llama_4_scaling_beta",
+         block("llama_4_scaling_beta")),
+    same("rotary-share-lost", "phi3", GEOMETRY, "partial_rotary_factor",
+         both(block("partial_rotary_factor"), config("partial_rotary_factor"))),
     same("rotary-share-other", "gpt_neox", GEOMETRY, "rope_parameters.partial_rotary_factor",
          block(partial_rotary_factor=1.0)),
     same("rotary-share-other", "glm4-share", GEOMETRY, "rope_parameters.partial_rotary_factor",
@@ -303,7 +314,6 @@ def extended(name: str, start: str | tuple[str, ...], method: str, key: str, pla
     return Mutation(name, starts, method, plant, EXTENSION, where, **more)
 
 
-ORIGINAL, LENGTH = "original_max_position_embeddings", "max_position_embeddings"
 YARNED = ("llama", "qwen3", "gpt_neox")
 FULL = "rope_parameters.full_attention"
 LOST = both(config("rope_scaling", rope_parameters={"rope_type": "default", "rope_theta": 10000.0}))
@@ -321,7 +331,11 @@ EXTENSIONS = (
     extended("beta-slow-other", "llama", "yarn", "beta_slow", block(beta_slow=2.0)),
     extended("truncate-other", "llama", "yarn", "truncate", block(truncate=False)),
     extended("mscale-other", "llama", "yarn", "mscale", block(mscale=0.5, mscale_all_dim=0.5)),
-    extended("base-other", YARNED, "yarn", "rope_theta", block(rope_theta=20000.0)),
+    extended("base-other", ("llama", "qwen3"), "yarn", "rope_theta", block(rope_theta=20000.0)),
+    extended("base-other", "gpt_neox", "yarn", "rope_theta",
+             both(block(rope_theta=20000.0), config(rotary_emb_base=20000.0))),
+    extended("base-other-in-one-place", "gpt_neox", "yarn", "", block(rope_theta=20000.0),
+             refused="rope_theta is 20000.0 but rotary_emb_base is 10000"),
     extended("length-not-raised", YARNED, "yarn", LENGTH, config(max_position_embeddings=64)),
     extended("length-raised-too-far", "llama", "yarn", LENGTH, config(max_position_embeddings=512)),
     extended("block-lost", "llama", "yarn", "rope_type", LOST),
@@ -349,9 +363,11 @@ EXTENSIONS = (
     extended("local-layers-scaled-too", "gemma3_text", "linear", r"rope_parameters\.sliding_attention\.(rope_type|factor)",
              block(layers="sliding_attention", only="rope_parameters", rope_type="linear", factor=4.0)),
     extended("global-layers-lost-their-block", "gemma3_text", "linear", f"{FULL}.rope_type",
-             block("factor", layers="full_attention", rope_type="default")),
+             both(block("factor", layers="full_attention", rope_type="default"), config("rope_scaling"))),
     extended("global-factor-twice", "gemma3_text", "linear", f"{FULL}.factor",
-             block(layers="full_attention", factor=16.0)),
+             both(block(layers="full_attention", factor=16.0), block(only="rope_scaling", factor=16.0))),
+    extended("global-base-other", "gemma3_text", "linear", f"{FULL}.rope_theta",
+             both(block(layers="full_attention", rope_theta=20000.0), config(rope_theta=20000.0))),
     # llama3
     extended("bands-exchanged", "llama", "llama3", "", block(low_freq_factor=4.0, high_freq_factor=1.0),
              refused="high_freq_factor"),
@@ -385,7 +401,7 @@ EXTENSIONS = (
     extended("dynamic-length-raised", ("llama", "qwen2"), "dynamic", LENGTH, config(max_position_embeddings=128)),
     extended("dynamic-base-other", "llama", "dynamic", "rope_theta", block(rope_theta=20000.0)),
     # by the base
-    extended("ntk-base-other", ("llama", "gpt_neox"), "ntk", "rope_theta", block(rope_theta=40000.0)),
+    extended("ntk-base-other", ("llama", "qwen2"), "ntk", "rope_theta", block(rope_theta=40000.0)),
     extended("ntk-base-lost", "llama", "ntk", "rope_theta", block(rope_theta=10000.0)),
     extended("ntk-length-not-raised", "llama", "ntk", LENGTH, config(max_position_embeddings=64)),
     extended("ntk-marker-lost", "llama", "ntk", "rope_theta", config("ropetool")),
@@ -415,11 +431,8 @@ FREQUENCIES = (
 SHARDED = ("llama-sharded",)
 
 
-def shard_left(pair: object) -> None:
-    from tests.planting import shard_of
-
-    a, b = pair.a, pair.b  # type: ignore[attr-defined]  # a Pair
-    shard_of(b, attn(Q, 1)).write_bytes(shard_of(a, attn(Q, 1)).read_bytes())
+def shard_left(pair: Pair) -> None:
+    shard_of(pair.b, attn(Q, 1)).write_bytes(shard_of(pair.a, attn(Q, 1)).read_bytes())
 
 
 FILES = (
@@ -432,10 +445,10 @@ FILES = (
              mapped_to(attn(Q, 1), "model-00001-of-00009.safetensors"), refused=exactly(attn(Q, 1)) + "|shard"),
     Mutation("stray-shard-of-the-source", SHARDED, CONVERTED,
              beside("model-00099-of-00099.safetensors",
-                    lambda pair: next(iter(sorted(pair.a.glob("*.safetensors")))).read_bytes()),
+                    lambda pair: shard_of(pair.a, attn(Q, 1)).read_bytes()),
              STALE, r"[\w.]+", "model-00099-of-00099"),
     Mutation("single-file-beside-the-index", SHARDED, CONVERTED,
-             beside(SINGLE, lambda pair: next(f for f in sorted(pair.a.glob("*.safetensors"))).read_bytes()),
+             beside(SINGLE, lambda pair: safetensors.torch.save(tensors_of(pair.a), {"format": "pt"})),
              STALE, r"[\w.]+", "model.safetensors"),
     Mutation("pickle-of-the-source-beside", ("llama", "qwen2"), CONVERTED,
              beside("pytorch_model.bin", lambda pair: b"the source"), OTHERS, r"pytorch_model\.bin"),

@@ -156,7 +156,7 @@ def block(*removed: str, layers: str | None = None, only: str | None = None, **c
         said = read_json(pair.b / CONFIG)
         for where in BLOCKS if only is None else (only,):
             holder = said.get(where)
-            if holder is None or (layers and layers not in holder):
+            if not holder or (layers and layers not in holder):
                 continue
             inner = holder[layers] if layers else holder
             changed = {key: value for key, value in {**inner, **changes}.items() if key not in removed}

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 from safetensors.torch import load_file
 
 from ropetool import convert, extend
@@ -47,6 +48,7 @@ PAIRS = 8
 STARTS: dict[str, Start] = {
     **{name: Start(name) for name in tiny.TINY},
     **{name: Start(name) for name in ("gemma3_text", "mixtral", "smollm3", "falcon", "granite", "qwen3_moe")},
+    **{name: Start(name) for name in ("qwen2_5_vl_text", "ministral3")},
     "llama-5e5": Start("llama", {"rope_parameters": {"rope_type": "default", "rope_theta": 5e5}}),
     "llama-sharded": Start("llama", shard_size="60KB"),
     "llama-saved": Start("llama", saved=True),
@@ -54,7 +56,6 @@ STARTS: dict[str, Start] = {
     "llama-undeclared": Start("llama", way="undeclared"),
     "qwen3-gptq": Start("qwen3", {}, way="gptq-4"),
     "gpt_neox-fp8": Start("gpt_neox", way="fp8-channel"),
-    "phi3-share": Start("phi3"),
     "glm4-share": Start(
         "glm4", {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5}}
     ),
@@ -82,7 +83,9 @@ def built(name: str, directory: Path) -> Path:
     if start.model in tiny.TINY:
         model = tiny.model_of(start.model)
     else:
-        model = tiny.random_model(build(start.model).config)
+        bare = build(start.model)
+        causal = type(bare.config) in transformers.MODEL_FOR_CAUSAL_LM_MAPPING
+        model = tiny.random_model(bare.config) if causal else bare.model
     plain = tiny.save(model, directory / f"plain-{name}" if start.way else directory / name, **kept)
     if start.config:
         tiny.edit_json(plain / planting.CONFIG, **start.config)
