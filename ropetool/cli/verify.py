@@ -78,7 +78,8 @@ def verify(
     words = text.read_text(encoding="utf-8", errors="replace") if text else None
     if quick:
         _refuse_beside_quick(tokens=tokens, text=text, dtype=dtype, tolerance=tolerance, base=base)
-        result = verb.verify_files(first, second, talk=sink.talk)
+        with sink.stages_progress() as progress:
+            result = verb.verify_files(first, second, talk=sink.talk, progress=progress)
     else:
         with sink.stages_progress() as progress, sink.others_output():
             result = verb.verify(
