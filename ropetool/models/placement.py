@@ -141,7 +141,10 @@ def _own(module: nn.Module) -> Iterator[Away]:
 
 
 def _activation_bytes(model: Any, tokens: int) -> int:
-    """What one pass holds at most: two logit tables, or of one layer three of T x T and four as wide as its widest."""
+    """What one pass holds at most, beside the logits of four passes and what is made of the last of them.
+
+    Of one layer that is three tables T x T by head, and four as wide as its widest product.
+    """
     config = model.config.get_text_config()
     heads = getattr(config, "num_attention_heads", 0) or 0
     heads = max(heads) if isinstance(heads, (list, tuple)) else heads
@@ -151,7 +154,7 @@ def _activation_bytes(model: Any, tokens: int) -> int:
     head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
     vocabulary = len(head.weight) if head is not None and hasattr(head, "weight") else widths[0]
     widest = next((w for w in widths if w != vocabulary), widths[0])
-    return tokens * itemsize * max(2 * vocabulary, 3 * heads * tokens + 4 * widest)
+    return tokens * itemsize * (6 * vocabulary + 3 * heads * tokens + 4 * widest)
 
 
 def _compute_devices(

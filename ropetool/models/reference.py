@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -193,11 +194,21 @@ def reference_rotation(
     if live:
         buffers = live_frequencies(model)
         rotaries = {kind: _with_live(rotary, live_of(buffers, kind), learned) for kind, rotary in rotaries.items()}
-    sites = survey(model, inputs_of(model.config.model_type, type(model)), _vocabulary(model))
+    sites = _sites(model)
     _refuse_unseen_indexers(model, sites)
     turnings = _turnings(model, sites, rotaries, nope_layers)
     with rotated_by_reference(model, turnings):
         yield
+
+
+# What the survey of a model found, for as long as the model is there: a second pass by reference need not ask again.
+_SURVEYED: WeakKeyDictionary[nn.Module, tuple[Site, ...]] = WeakKeyDictionary()
+
+
+def _sites(model: Any) -> tuple[Site, ...]:
+    if model not in _SURVEYED:
+        _SURVEYED[model] = survey(model, inputs_of(model.config.model_type, type(model)), _vocabulary(model))
+    return _SURVEYED[model]
 
 
 def _with_live(rotary: Rotary, buffer: Tensor | None, learned: bool) -> Rotary:
