@@ -273,7 +273,10 @@ def _passes(
 
     def runner_of(side: Side) -> Runner:
         ways.talk(f"loading {side.path}")
-        return load(side.path, ways.device, dtype, trust_remote_code=side.trust_remote_code)
+        return load(
+            side.path, ways.device, dtype, trust_remote_code=side.trust_remote_code, max_memory=ways.max_memory,
+            tokens=len(ids),
+        )  # fmt: skip
 
     def look(side: Side, runner: Runner, ran: Mapping[Role, Ran]) -> None:
         if side is b:
