@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from ropetool.families.cannot import CACHED
 from ropetool.families.reading import Reading
 from ropetool.families.verdict import Check
 from ropetool.models.catalog import inputs_of
@@ -16,7 +18,6 @@ from ropetool.models.load import Runner
 from ropetool.models.properties import RAISED, TOKENS, cannot, room
 from ropetool.models.run import scores_of
 
-CACHED = "cached-decoding"
 # How classes call their cache: transformers 5.24 (utils/generic.py) renames the others to the first.
 CACHE_NAMES = ("cache", "past_key_values", "cache_params")
 
@@ -45,11 +46,10 @@ def cached_decoding(
         return Check(CACHED, True, f"cannot, by {why}")
     model, apart = runner.model, 0.0
     cache: dict[str, Any] = {}
-    whole = inputs_of(model.config.model_type, type(model))(model, ids[None].to(runner.device))
     try:
-        full = scores_of(model(**whole))[0].flatten(1).cpu() if full_TV is None else full_TV[: len(ids)]
+        full = scores_of(model(**_inputs(runner, ids)))[0].flatten(1).cpu() if full_TV is None else full_TV[: len(ids)]
         for piece in pieces(len(ids)):
-            output = model(**_part(whole, piece, len(ids)), use_cache=True, **cache)
+            output = model(**_inputs(runner, ids, piece), use_cache=True, **cache)
             cache = cache_of(output)
             if not cache:
                 return Check(CACHED, False, f"{type(model).__name__} gives no cache")
@@ -72,8 +72,17 @@ def cache_of(output: Any) -> dict[str, Any]:
     return next(({name: cache} for name, cache in held if cache is not None), {})
 
 
-def _part(arguments: Mapping[str, Any], piece: slice, tokens: int) -> Inputs:
-    """What belongs to some of the tokens; the arguments that are not by token stay whole."""
-    by_token = {k: v for k, v in arguments.items() if isinstance(v, Tensor) and v.dim() > 1 and v.shape[1] == tokens}
-    rest = {key: value for key, value in arguments.items() if key != "use_cache"}
-    return {**rest, **{key: value[:, piece] for key, value in by_token.items()}}
+def _inputs(runner: Runner, ids_T: Tensor, piece: slice | None = None) -> Inputs:
+    """The arguments for all tokens, or those for a piece of them with the positions that `generate` would give it.
+
+    Made anew for every pass: a class may write into them (Moonshine adds to the encoder's output).
+    """
+    model = runner.model
+    arguments = inputs_of(model.config.model_type, type(model))(model, ids_T[None].to(runner.device))
+    if piece is None:
+        return arguments
+    if "position_ids" in inspect.signature(model.forward).parameters:
+        arguments["position_ids"] = torch.arange(len(ids_T), device=runner.device)[None]
+    by_token = {key: x for key, x in arguments.items() if isinstance(x, Tensor) and x.shape[1:2] == ids_T.shape}
+    arguments.pop("use_cache", None)
+    return {**arguments, **{key: x[:, piece] for key, x in by_token.items()}}

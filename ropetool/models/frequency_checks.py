@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ropetool.families.cannot import LIVE, NOT_ROUNDED
 from ropetool.families.verdict import Check
 from ropetool.models.reference import rotary_at
 from ropetool.models.rotary import Rotary
@@ -14,7 +15,6 @@ from ropetool.models.turnings import Turning, by_pair
 from ropetool.rope.frequencies import Floats
 from ropetool.rope.rounding import rounded_to
 
-LIVE, NOT_ROUNDED = "frequencies-live", "frequencies-not-rounded"
 # A class makes a frequency in some steps (power, quotient, blend of two), and cos and sin of it: each rounds.
 STEPS = 16.0
 
@@ -57,7 +57,7 @@ def frequency_checks(turnings: Mapping[int, Sequence[Turning]], rotaries: Mappin
     Where the class names its blocks by something else than its kinds of layers, a table must be one of them.
     """
     if not any(turnings.values()):
-        yield Check(LIVE, False, "no attention was seen to get cos and sin")
+        yield from (Check(name, False, "no attention was seen to get cos and sin") for name in (LIVE, NOT_ROUNDED))
         return
     measured = [_nearest(turning, rotaries, length) for length, found in turnings.items() for turning in found]
     yield _live_check(measured)

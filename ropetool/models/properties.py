@@ -5,24 +5,28 @@ Each check says "cannot" with the reason where the scaling method, or by its row
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import torch
 from torch import Tensor
 
+from ropetool.errors import UnsupportedError
+from ropetool.families.cannot import DEFINITION, LIVE, NORMS, NOT_ROUNDED, RELATIVE, V
 from ropetool.families.reading import Reading
 from ropetool.families.verdict import Check
 from ropetool.models.catalog import inputs_of
-from ropetool.models.frequency_checks import LIVE, NOT_ROUNDED, frequency_checks
+from ropetool.models.frequency_checks import frequency_checks
 from ropetool.models.inputs import Inputs
 from ropetool.models.load import Runner
 from ropetool.models.reference import vocabulary_of, with_live
 from ropetool.models.rotary import STATIC_METHODS, Rotary
-from ropetool.models.rotation_checks import DEFINITION, NORMS, V, rotation_checks
+from ropetool.models.rotation_checks import rotation_checks
 from ropetool.models.run import scores_of
-from ropetool.models.survey import look
+from ropetool.models.survey import Look, look
 from ropetool.models.turnings import turnings_of
 from ropetool.rope.pairing import Pairing
 
-RELATIVE = "relative-position"
 OBSERVED = (NORMS, DEFINITION, V, LIVE, NOT_ROUNDED)
 # Few tokens show a shift and a cache as well as many do, and every pass of a model may read all of it from disk.
 TOKENS = 48
@@ -74,12 +78,21 @@ def observed_checks(runner: Runner, reading: Reading) -> list[Check]:
     if reading.family.learned:
         rotaries = with_live(model, rotaries, learned=True)
     seen = look(model, inputs_of(model.config.model_type, type(model)), vocabulary_of(model))
+    checks = {check.name: check for check in rotation_checks(model, seen, rotaries, reading.nope_layers)}
+    if not out.keys() >= {LIVE, NOT_ROUNDED}:
+        checks |= {check.name: check for check in _frequency_checks(model, seen, reading, rotaries)}
+    return [{**checks, **out}[name] for name in OBSERVED]
+
+
+def _frequency_checks(model: Any, seen: Look, reading: Reading, rotaries: Mapping[str, Rotary]) -> list[Check]:
     lengths: dict[int, int | None] = {seen.tokens: None}
     if room(reading)[0] is not None and reading.reach:
         lengths[reading.reach] = reading.reach
-    turned = {tokens: turnings_of(model, seen.tables, length) for tokens, length in lengths.items()}
-    checks = [*rotation_checks(model, seen, rotaries, reading.nope_layers), *frequency_checks(turned, rotaries)]
-    return [out.get(check.name, check) for check in checks]
+    try:
+        turned = {tokens: turnings_of(model, seen.tables, length) for tokens, length in lengths.items()}
+    except UnsupportedError as error:
+        return [Check(name, False, error.message, error.fields.get("module")) for name in (LIVE, NOT_ROUNDED)]
+    return list(frequency_checks(turned, rotaries))
 
 
 @torch.no_grad()

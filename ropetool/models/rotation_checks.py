@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ropetool.errors import UnsupportedError
+from ropetool.families.cannot import DEFINITION, NORMS, V
 from ropetool.families.verdict import Check
 from ropetool.models.reference import REORDERING, scale_after, turned_sites
 from ropetool.models.rotary import Rotary
@@ -17,7 +18,6 @@ from ropetool.models.seams import has_function
 from ropetool.models.survey import Look, Site
 from ropetool.rope.pairing import Pairing
 
-NORMS, DEFINITION, V = "rotation-keeps-norms", "rotation-by-definition", "v-untouched"
 # Two products, a sum and the rounding of cos and sin, for a number and for its norm.
 STEPS = 16.0
 
@@ -77,6 +77,8 @@ def rotation_checks(
 
 
 def _v_check(look: Look) -> Check:
+    if not any(site.rotates for site in look.sites):
+        return Check(V, False, "no place was seen to rotate q and k, so nothing shows that v does not turn")
     turning = next((site.name for site in look.sites if site.turns_v), None)
     said = f"{turning} rotates v" if turning else f"v is the same with and without rotation at {len(look.sites)} places"
     return Check(V, turning is None, said, where=turning)
