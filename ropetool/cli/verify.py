@@ -84,7 +84,8 @@ def verify(
         _refuse_beside_quick(
             max_memory=max_memory, tokens=tokens, text=text, dtype=dtype, tolerance=tolerance, base=base
         )
-        result = verb.verify_files(first, second, talk=sink.talk)
+        with sink.stages_progress() as progress:
+            result = verb.verify_files(first, second, talk=sink.talk, progress=progress)
     else:
         with sink.stages_progress() as progress, sink.others_output():
             result = verb.verify(

@@ -10,11 +10,11 @@ from pathlib import Path
 from torch import Tensor
 
 from ropetool.families.file_checks import Side
-from ropetool.families.reading import Reading, Rotation
+from ropetool.families.reading import Reading
 from ropetool.models.load import Runner
 from ropetool.models.logits import on_disk
+from ropetool.models.properties import rotaries_of
 from ropetool.models.reference import reference_rotation
-from ropetool.models.rotary import Rotary
 from ropetool.models.run import logits
 from ropetool.models.sketches import Sketches, sketched
 from ropetool.models.steps import Steps
@@ -133,18 +133,3 @@ def by_reference(runner: Runner, side: Side, meaning: Side, ids_T: Tensor, layou
 def scalings(reading: Reading) -> list[Scaling]:
     """The scaling of every kind of layer."""
     return [rotation.scaling for rotation in reading.rotations]
-
-
-def rotaries_of(reading: Reading, layout: Pairing) -> dict[str, Rotary]:
-    """The rotation of every kind of layer and every other site, with the weights in ``layout``."""
-
-    def rotary(rotation: Rotation, own: Pairing) -> Rotary:
-        geometry = rotation.geometry
-        return Rotary(
-            own, rotation.scaling, geometry.rope_start, geometry.rotary_dim, backwards=reading.family.backwards
-        )
-
-    others = zip(reading.family.others, reading.others, strict=True)
-    return {rotation.layers: rotary(rotation, site.pairing or layout) for site, rotation in others} | {
-        rotation.layers: rotary(rotation, layout) for rotation in reading.rotations
-    }
