@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -192,7 +193,7 @@ def reference_rotation(
         )
     if live:
         rotaries = with_live(model, rotaries, learned=learned)
-    sites = survey(model, inputs_of(model.config.model_type, type(model)), vocabulary_of(model))
+    sites = _sites(model)
     _refuse_unseen_indexers(model, sites)
     turnings = turned_sites(model, sites, rotaries, nope_layers)
     with rotated_by_reference(model, turnings):
@@ -203,6 +204,16 @@ def with_live(model: Any, rotaries: Mapping[str, Rotary], *, learned: bool) -> d
     """The rotations with the frequencies of the model's buffers, where those are in the order of the pairs."""
     buffers = live_frequencies(model)
     return {kind: _with_live(rotary, live_of(buffers, kind), learned) for kind, rotary in rotaries.items()}
+
+
+# What the survey of a model found, for as long as the model is there: a second pass by reference need not ask again.
+_SURVEYED: WeakKeyDictionary[nn.Module, tuple[Site, ...]] = WeakKeyDictionary()
+
+
+def _sites(model: Any) -> tuple[Site, ...]:
+    if model not in _SURVEYED:
+        _SURVEYED[model] = survey(model, inputs_of(model.config.model_type, type(model)), vocabulary_of(model))
+    return _SURVEYED[model]
 
 
 def _with_live(rotary: Rotary, buffer: Tensor | None, learned: bool) -> Rotary:
