@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +12,11 @@ import torch
 
 from ropetool.errors import CheckpointError, UsageError
 from ropetool.models.catalog import class_of
-from ropetool.models.loading import load_as, load_checked, load_stored, reason
+from ropetool.models.loading import load_as, load_checked, reason
 from ropetool.models.options import Device, DType, MaxMemory
 from ropetool.models.own_buffers import fill
 from ropetool.models.own_code import own_class
-from ropetool.models.placement import CPU, place
+from ropetool.models.placement import load_placed
 from ropetool.models.unguarded import config_of
 
 
@@ -68,30 +67,26 @@ def load(
     """
     config = _config(path, trust_remote_code)
     kind = _class(path, config, trust_remote_code)
-    loader = load_checked if max_memory is None else load_stored
-    model = _model(loader, kind, path, device, dtype, attention, max_memory, config=config)
+    options = {"config": config}
+    loader: Callable[..., Any] = load_checked
+    if max_memory is not None:
+        loader, options = load_placed, {**options, "max_memory": max_memory, "tokens": tokens}
+    model = _model(loader, kind, path, device, dtype, attention, **options)
     if not kind.__module__.startswith("transformers."):
         fill(model)
-    if max_memory is not None:
-        place(model, device, max_memory, tokens)
     return Runner(model, device)
 
 
-def load_right(
-    path: Path, device: torch.device, dtype: DType | None, attention: str | None = "eager", *,
-    max_memory: MaxMemory | None = None, tokens: int = 512,
-) -> Runner:  # fmt: skip
+def load_right(path: Path, device: torch.device, dtype: DType | None, attention: str | None = "eager") -> Runner:
     """`load`, in the layout that the class rotates, whatever layout the weights are stored in."""
     kind = _class(path, _config(path))
-    model = _model(partial(load_as, stays=max_memory is not None), kind, path, device, dtype, attention, max_memory)
-    if max_memory is not None:
-        place(model, device, max_memory, tokens)
+    model = _model(load_as, kind, path, device, dtype, attention)
     return Runner(model, device)
 
 
 def _model(
     loader: Callable[..., Any], kind: Any, path: Path, device: torch.device, dtype: DType | None,
-    attention: str | None, max_memory: MaxMemory | None, **options: Any,
+    attention: str | None, **options: Any,
 ) -> Any:  # fmt: skip
     import transformers
 
@@ -106,7 +101,7 @@ def _model(
             path,
             dtype=torch_dtype(dtype) if dtype else "auto",
             attn_implementation=attention,
-            device_map={"": device if max_memory is None else CPU},  # what stays in the shards is placed after
+            device_map={"": device},
             **options,
         )
     return model.eval()
