@@ -16,13 +16,9 @@ from ropetool.models.loading import load_as, load_checked, reason
 from ropetool.models.options import Device, DType, MaxMemory
 from ropetool.models.own_buffers import fill
 from ropetool.models.own_code import own_class
-<<<<<<< HEAD
-from ropetool.models.placement import load_placed
-=======
 from ropetool.models.parallel import check_runs, own_device, shared
-from ropetool.models.placement import CPU, place
+from ropetool.models.placement import load_placed
 from ropetool.models.ranks import world_size
->>>>>>> main
 from ropetool.models.unguarded import config_of
 
 
