@@ -22,7 +22,7 @@ from ropetool.models import tiny, tiny_composites
 from ropetool.models.cached import cached_decoding, pieces
 from ropetool.models.catalog import known, quiet
 from ropetool.models.load import Runner
-from ropetool.models.logits import derived_tolerance
+from ropetool.models.logits import rounding
 from ropetool.models.options import DType
 from ropetool.models.properties import OBSERVED, observed_checks, relative_position
 from ropetool.models.run import logits
@@ -100,7 +100,8 @@ def subject_of(model: Any, directory: Path, tokens: int = TOKENS) -> Subject:
     reading = read_model(json.loads((directory / "config.json").read_text("utf-8")))
     runner = Runner(model, torch.device("cpu"))
     ids = torch.randint(2, 60, (tokens,), generator=torch.Generator().manual_seed(5))
-    allowed = derived_tolerance(logits(runner, ids), DType.FLOAT32, reading)
+    layers = reading.config.get("num_hidden_layers") or reading.config.get("n_layer") or 1
+    allowed = rounding(logits(runner, ids), DType.FLOAT32, layers)
     return Subject(runner, reading, ids, allowed)
 
 
