@@ -18,6 +18,7 @@ from ropetool.errors import ShardError
 HASHED_BYTES = 1 << 20
 IndexArray = np.ndarray[Any, np.dtype[np.int64]]
 Array = np.ndarray[Any, np.dtype[Any]]
+Pair = tuple[Shard, Tensor, Shard, Tensor]
 
 
 def same_form(a: Tensor, b: Tensor) -> bool:
@@ -44,7 +45,7 @@ def same_place(shard_a: Shard, a: Tensor, shard_b: Shard, b: Tensor) -> bool:
     return (a.start, a.stop) == (b.start, b.stop) and os.path.samefile(shard_a.data, shard_b.data)
 
 
-def digests(pairs: Iterable[tuple[Shard, Tensor, Shard, Tensor]]) -> Iterator[tuple[bytes, bytes]]:
+def digests(pairs: Iterable[Pair]) -> Iterator[tuple[bytes, bytes]]:
     """The sha256 of each pair of tensors, the two read and hashed side by side; the same place of a file once."""
     with ThreadPoolExecutor(2) as pool:
         for shard_a, a, shard_b, b in pairs:

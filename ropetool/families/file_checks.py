@@ -9,10 +9,11 @@ from pathlib import Path
 
 import numpy as np
 
-from ropetool.checkpoint.compare import digests, first_wrong_row
+from ropetool.checkpoint.compare import Pair, digests, first_wrong_row
 from ropetool.checkpoint.config import marker
 from ropetool.checkpoint.folder import Checkpoint, has_guard
-from ropetool.checkpoint.shards import Shard, Tensor, no_progress
+from ropetool.checkpoint.shards import no_progress
+from ropetool.families.adapter_checks import beside_check
 from ropetool.families.buffers import of_text, saved_frequency_fault
 from ropetool.families.copies import copies_check, others_check
 from ropetool.families.form_checks import geometry_fault, tensor_fault
@@ -23,7 +24,6 @@ from ropetool.families.row_names import place_of
 from ropetool.families.verdict import Check, Fault, check_of
 
 SHOWN_DIGITS = 16
-Pair = tuple[Shard, Tensor, Shard, Tensor]
 
 
 @dataclass(frozen=True)
@@ -79,6 +79,8 @@ def file_checks(
     yield copies_check(a.checkpoint, b.checkpoint)
     yield others_check(a.checkpoint, b.checkpoint, moved=bool(moved))
     yield from _guard_check(b)
+    if moved:
+        yield from beside_check(a.checkpoint, b.checkpoint, b.reading.pairing)
 
 
 def _moves(a: Side, b: Side) -> Mapping[str, Move]:
