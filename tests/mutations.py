@@ -493,7 +493,7 @@ MUTATIONS = (*ROWS, *SCALES, *VALUES, *LAYOUTS, *KEYS, *EXTENSIONS, *FREQUENCIES
 
 @dataclass(frozen=True)
 class Live:
-    """A fault that a class has, planted in every model as it is loaded: a check that must fail, and the first culprit."""
+    """A fault of a class, planted in every model as it is loaded: a check that must fail, and the first culprit."""
 
     name: str
     start: str
@@ -524,7 +524,7 @@ def plain(theta: float = 10000.0, dim: int = 16) -> torch.Tensor:
     return theta ** (-torch.arange(0, dim, 2) / dim)
 
 
-def first_layer_alone(model: Any) -> None:
+def second_layer_alone(model: Any) -> None:
     """One layer whose q turns by twice the angle: its tables are wrong, and those of the others right."""
     attention = model.model.layers[1].self_attn
     forward = attention.forward
@@ -555,5 +555,5 @@ LIVE = (
     Live("local-layers-by-the-global-base", "gemma3_text", SAME,
          change_tables(sliding_attention_inv_freq=lambda m: m.full_attention_inv_freq.clone()), LIVE_TABLES,
          r"(model\.)?layers\.0.*"),
-    Live("one-layer-alone", "llama", SAME, first_layer_alone, LIVE_TABLES, r"(model\.)?layers\.1.*"),
+    Live("one-layer-alone", "llama", SAME, second_layer_alone, "rotation-by-definition", r"(model\.)?layers\.1.*"),
 )  # fmt: skip
