@@ -15,6 +15,7 @@ from torch import Tensor
 from ropetool.errors import UnsupportedError
 from ropetool.families.cannot import DEFINITION, LIVE, NORMS, NOT_ROUNDED, RELATIVE, V
 from ropetool.families.reading import Reading
+from ropetool.families.recipes import ORIGINAL, TEMPERATURE
 from ropetool.families.verdict import Check
 from ropetool.models.catalog import inputs_of
 from ropetool.models.frequency_checks import frequency_checks
@@ -67,6 +68,14 @@ def room(reading: Reading) -> tuple[int | None, str]:
     return min(int(scaling.original_length) - 1 for scaling in found), found[0].name  # type: ignore[attr-defined]  # both have it
 
 
+def grown(reading: Reading) -> int | None:
+    """From which position on q grows with it, which a shift then shows: Llama 4's scaling as Ministral 3 has it."""
+    blocks = (rotation.block.values for rotation in reading.rotations)
+    return min(
+        (int(block[ORIGINAL]) for block in blocks if block.get(TEMPERATURE) and block.get(ORIGINAL)), default=None
+    )
+
+
 def observed_checks(runner: Runner, reading: Reading) -> list[Check]:
     """How every attention of a model rotates, in two short passes: frequencies, norms, definition, and v.
 
@@ -108,6 +117,7 @@ def relative_position(runner: Runner, ids_T: Tensor, reading: Reading, allowed: 
     if out:
         return out[RELATIVE]
     most, method = room(reading)
+    most = grown(reading) if most is None else most
     ids = ids_T[: min(TOKENS, len(ids_T)) if most is None else min(TOKENS, len(ids_T), most // 2)]
     shift = SHIFT if most is None else min(SHIFT, most - len(ids))
     if reading.length and most is None:

@@ -19,10 +19,10 @@ from ropetool.families.reading import read_model
 from ropetool.families.recipes import OF_PROPORTIONAL, ORIGINAL, SCALING_KEYS, TEMPERATURE
 from ropetool.families.table import TABLE
 from ropetool.families.verdict import Check
-from ropetool.models.options import DType
 from ropetool.rope.frequencies import Proportional
 from tests.models.test_extended import TAKEN
-from tests.models.test_table import ROUGH, where_positions_matter
+from tests.models.test_properties import LONGER
+from tests.models.test_table import where_positions_matter
 from tests.tiny import edit_json, read_json
 
 TOKENS = 24
@@ -37,7 +37,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     @cache
     def made(model_type: str) -> Path:
         directory = tmp_path_factory.mktemp("sound") / model_type
-        where_positions_matter(model_type).save_pretrained(directory)
+        where_positions_matter(model_type, **LONGER.get(model_type, {})).save_pretrained(directory)
         edit_json(directory / "config.json", **_plain(read_json(directory / "config.json"), model_type))
         return directory
 
@@ -45,23 +45,26 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 
 
 def _plain(config: dict[str, Any], model_type: str) -> dict[str, Any]:
-    """Changes of a config: the trained length wherever it is told, and a block that does not scale."""
-    lengths = {TABLE[model_type].keys.length, *({ORIGINAL} & config.keys())}
-    changes: dict[str, Any] = dict.fromkeys(lengths, TRAINED)
+    """Changes of a config: the trained length wherever it is told, and a block that does not scale.
+
+    Where q grows with the position, the block must tell from which on; it stays, and reaches twice the trained length.
+    """
+    length = TABLE[model_type].keys.length
+    changes: dict[str, Any] = dict.fromkeys((length, *({ORIGINAL} & config.keys())), TRAINED)
     if config.get("sliding_window"):
         changes["sliding_window"] = 1024
     block = config.get("rope_parameters") or {}
-    if block.get("rope_type", "default") in SCALED:
+    if TEMPERATURE in block:
+        changes["rope_parameters"] = {**block, "factor": FACTOR, ORIGINAL: TRAINED}
+        changes[length] = int(TRAINED * FACTOR)
+    elif block.get("rope_type", "default") in SCALED:
         bare = {key: value for key, value in block.items() if key not in SCALING_KEYS | {"type"}}
-        told = {ORIGINAL: 1 << 20} if TEMPERATURE in block else {}  # q grows with the position beyond it
-        changes["rope_parameters"] = {**bare, **told, "rope_type": "default", "rope_theta": block["rope_theta"]}
+        changes["rope_parameters"] = {**bare, "rope_type": "default", "rope_theta": block["rope_theta"]}
     return changes
 
 
 def failures(a: Path, b: Path) -> list[Check]:
-    """In float64 where the class's own rounding in float32 is far above the bar, as in `test_table`."""
-    dtype = DType.FLOAT64 if a.name in ROUGH else None
-    return [check for check in verify.verify(a, b, tokens=TOKENS, dtype=dtype).checks if not check.passed]
+    return [check for check in verify.verify(a, b, tokens=TOKENS).checks if not check.passed]
 
 
 def failures_of_files(a: Path, b: Path) -> list[Check]:
@@ -90,18 +93,18 @@ def test_what_cannot_be_run_is_itself_by_its_files(model_type: str, source: Call
 
 
 def extended(directory: Path, method: Method, into: Path) -> Path | None:
-    """The extension of a checkpoint; None where its block can take no such method."""
+    """The extension of a checkpoint; None where its block can take no such method, or is another's already."""
     rotation = read_model(read_json(directory / "config.json")).rotations[0]
     pairs = rotation.geometry.rotary_dim // 2
     settings = {
         Method.ABF: {"base": 1e9},
         Method.LONGROPE: {"short_factor": [1.0] * pairs, "long_factor": [1.0 + pair / 4 for pair in range(pairs)]},
     }.get(method, {})
-    planned = partial(
-        extend.plan, directory, into, method, factor=FACTOR, original=TRAINED, settings=settings, replace_existing=True
-    )
-    if isinstance(rotation.scaling, Proportional) and method not in OF_PROPORTIONAL:
-        with pytest.raises(MethodError, match="is proportional"):
+    factor = FACTOR * FACTOR if rotation.scaling.name in SCALED else FACTOR
+    planned = partial(extend.plan, directory, into, method, factor=factor, original=TRAINED, settings=settings)
+    proportional = isinstance(rotation.scaling, Proportional) and method not in OF_PROPORTIONAL
+    if proportional or rotation.scaling.name in {*SCALED} - {method.value}:
+        with pytest.raises(MethodError, match=r"is proportional|already extended by yarn"):
             planned()
         return None
     extend.apply(planned())

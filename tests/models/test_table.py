@@ -146,9 +146,9 @@ def is_attention(name):
     return inside and "norm" not in name.rpartition(".")[0].rpartition(".")[2]
 
 
-def where_positions_matter(model_type):
+def where_positions_matter(model_type, **values):
     """A tiny model whose attention is of unit gain."""
-    model = tiny.build(model_type).model
+    model = tiny.build(model_type, **values).model
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if parameter.dim() > 1 and is_attention(name):
