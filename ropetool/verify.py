@@ -14,7 +14,7 @@ from ropetool.checkpoint.folder import CONFIG, open_checkpoint
 from ropetool.engines.writing import LAYOUT_KEYS
 from ropetool.errors import CheckpointError, RopetoolError, UnsupportedError, UsageError
 from ropetool.families.adapter_checks import adapter_checks, read_pair
-from ropetool.families.cannot import CACHED
+from ropetool.families.cannot import CACHED, RELATIVE
 from ropetool.families.config_difference import block_fault, config_differences
 from ropetool.families.file_checks import Side, file_checks, form_fault
 from ropetool.families.lengths import OTHER_LENGTH_KEYS
@@ -159,10 +159,10 @@ def _settled(a: Side, b: Side, ways: Ways, checks: Sequence[Check]) -> Verificat
 
 
 def _only_rounding_is_in_doubt(result: Verification) -> bool:
-    """Whether no check failed but those of the logits, and they differ by what a class might itself round away."""
+    """Whether no check failed but those that compare logits, which differ by what a class might itself round away."""
     wrong = [check.name for check in result.checks if not check.passed]
     within = result.max_abs_diff < ROUNDING_MARGIN * result.tolerance
-    return bool(wrong) and within and set(wrong) <= {"logits", "stock-classes", CACHED}
+    return bool(wrong) and within and set(wrong) <= {"logits", "stock-classes", RELATIVE, CACHED}
 
 
 def _by_running(a: Side, b: Side, ways: Ways, dtype: DType, checks: Sequence[Check]) -> Verification:
