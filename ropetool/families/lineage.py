@@ -232,10 +232,13 @@ def _factor(b: Reading) -> float | None:
 
 
 def _factor_fault(a: Reading, b: Reading) -> Iterator[Fault]:
-    factor, marked = _factor(b), b.extension.get("factor")
-    if factor is None or marked is None or math.isclose(factor, marked, rel_tol=COMPUTED):
+    factor, marked, before = _factor(b), b.extension.get("factor"), getattr(_scaling(a), "factor", None)
+    if factor is None:
         return
-    yield _at(a, b, "factor", f"the factor is {factor:g}, and the marker says that it was extended by {marked:g}")
+    if marked is not None and not math.isclose(factor, marked, rel_tol=COMPUTED):
+        yield _at(a, b, "factor", f"the factor is {factor:g}, and the marker says that it was extended by {marked:g}")
+    elif before is not None and _method(a) == _method(b) and factor < before:
+        yield _at(a, b, "factor", f"the factor is {factor:g}, below that of the first, {before:g}")
 
 
 def _length_fault(a: Reading, b: Reading) -> Iterator[Fault]:
