@@ -15,6 +15,7 @@ from torch import Tensor
 from ropetool.errors import UnsupportedError
 from ropetool.families.cannot import DEFINITION, LIVE, NORMS, NOT_ROUNDED, RELATIVE, V
 from ropetool.families.reading import Reading
+from ropetool.families.recipes import ORIGINAL, TEMPERATURE
 from ropetool.families.verdict import Check
 from ropetool.models.catalog import inputs_of
 from ropetool.models.frequency_checks import frequency_checks
@@ -75,6 +76,12 @@ def room(reading: Reading) -> tuple[int | None, str]:
     return min(int(scaling.original_length) - 1 for scaling in found), found[0].name  # type: ignore[attr-defined]  # both have it
 
 
+def grown(reading: Reading) -> int | None:
+    """From which position on q grows with it, which a shift then shows: Llama 4's scaling as Ministral 3 has it."""
+    blocks = [rotation.block.values for rotation in reading.rotations]
+    return min((int(b[ORIGINAL]) for b in blocks if b.get(TEMPERATURE) and b.get(ORIGINAL)), default=None)
+
+
 @torch.no_grad()
 def observed_checks(runner: Runner, reading: Reading) -> list[Check]:
     """How every attention of a model rotates, in two short passes: frequencies, norms, definition, and v.
@@ -117,7 +124,7 @@ def relative_position(runner: Runner, ids_T: Tensor, reading: Reading, allowed: 
     if out:
         return out[RELATIVE]
     most, method = room(reading)
-    limit = most or reading.length or TOKENS + SHIFT
+    limit = most or grown(reading) or reading.length or TOKENS + SHIFT
     ids = ids_T[: min(TOKENS, limit // 2)]
     shift = min(SHIFT, limit - len(ids))
     if len(ids) < 2:
