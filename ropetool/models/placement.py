@@ -11,7 +11,7 @@ import torch
 from accelerate.hooks import AlignDevicesHook, add_hook_to_module
 from torch import nn
 
-from ropetool.errors import UsageError
+from ropetool.errors import DeviceMemoryError, UsageError
 from ropetool.models.away import PIECE_BYTES, Away, keep_while_running
 from ropetool.models.options import EACH, MaxMemory
 from ropetool.models.tables import table_modules
@@ -93,6 +93,14 @@ def _gpus(device: torch.device, max_memory: MaxMemory) -> dict[torch.device, int
     return {torch.device("cuda", number): size for number, size in named.items() if size}
 
 
+def free_memory(device: torch.device) -> MaxMemory:
+    """What is left of a GPU, as a limit for what is placed on it."""
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        return {device.index or 0: free}
+    return {EACH: torch.mps.recommended_max_memory() - torch.mps.driver_allocated_memory()}
+
+
 def _room(need: Need, max_memory: MaxMemory, with_gpus: bool) -> int:
     """Bytes for weights in memory; with GPUs activations are there, and a weight passes through on its way."""
     if with_gpus:
@@ -101,10 +109,10 @@ def _room(need: Need, max_memory: MaxMemory, with_gpus: bool) -> int:
     return max_memory.get("cpu", max_memory.get(EACH, 0)) - need.total
 
 
-def _too_small(device: torch.device, need: Need, budget: int) -> UsageError:
+def _too_small(device: torch.device, need: Need, budget: int) -> DeviceMemoryError:
     needed = need.total if device.type == "cpu" else need.on_device
     resident = f"{_gb(need.process)} for the process as it is, " if device.type == "cpu" else ""
-    return UsageError(
+    return DeviceMemoryError(
         f"--max-memory {_gb(budget)} for {device} is too small: {resident}{_gb(need.weights)} for the largest weights "
         f"that are read at once ({need.largest}) and {_gb(need.activations)} for what a pass computes are needed at "
         f"least; give {_gb(needed)} or more, or fewer --tokens",
