@@ -10,10 +10,12 @@ import torch
 from torch import Tensor
 
 from ropetool.errors import UnsupportedError
-from ropetool.models.away import PIECE_BYTES
 from ropetool.models.catalog import inputs_of
 from ropetool.models.fallbacks import Attempt, within_memory
 from ropetool.models.runner import Runner
+
+# Logits that are made at once where memory is short.
+PIECE_BYTES = 64 << 20
 
 
 @torch.no_grad()

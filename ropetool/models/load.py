@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +15,12 @@ from ropetool.models.catalog import class_of
 from ropetool.models.exact import exactly, prepare
 from ropetool.models.fallbacks import within_memory
 from ropetool.models.forward import logits
-from ropetool.models.loading import load_as, load_checked, load_stored, reason
+from ropetool.models.loading import load_as, load_checked, reason
 from ropetool.models.options import Device, DType, MaxMemory
 from ropetool.models.own_buffers import fill
 from ropetool.models.own_code import own_class
 from ropetool.models.parallel import check_runs, own_device, shared
-from ropetool.models.placement import CPU, free_memory, place
+from ropetool.models.placement import free_memory, load_placed
 from ropetool.models.ranks import world_size
 from ropetool.models.runner import Runner as Runner
 from ropetool.models.runner import silent
@@ -71,52 +70,20 @@ def load(
     config = _config(path, trust_remote_code)
     kind = _class(path, config, trust_remote_code)
 
-    def made(limit: MaxMemory | None) -> Any:
-        loader = load_checked if limit is None else load_stored
-        model = _model(loader, kind, path, device, dtype, attention, limit, config=config)
+    def within(limit: MaxMemory | None) -> Runner:
+        loader, options = (
+            (load_checked, {}) if limit is None else (load_placed, {"max_memory": limit, "tokens": tokens})
+        )
+        model = _model(loader, kind, path, device, dtype, attention, config=config, **options)
         if not kind.__module__.startswith("transformers."):
             fill(model)
-        return model
-
-    return _with_room(made, device, max_memory, tokens, talk)
-
-
-def load_right(
-    path: Path, device: torch.device, dtype: DType | None, attention: str | None = "eager", *,
-    max_memory: MaxMemory | None = None, tokens: int = 512, talk: Callable[[str], None] = silent,
-) -> Runner:  # fmt: skip
-    """`load`, in the layout that the class rotates, whatever layout the weights are stored in."""
-    kind = _class(path, _config(path))
-
-    def made(limit: MaxMemory | None) -> Any:
-        return _model(partial(load_as, stays=limit is not None), kind, path, device, dtype, attention, limit)
-
-    return _with_room(made, device, max_memory, tokens, talk)
-
-
-def _with_room(
-    made: Callable[[MaxMemory | None], Any], device: torch.device, max_memory: MaxMemory | None, tokens: int,
-    talk: Callable[[str], None],
-) -> Runner:  # fmt: skip
-    """The model within ``max_memory``; or whole, if a GPU has room for a pass of it, and else in what is free there."""
-
-    def placed(limit: MaxMemory) -> Runner:
-        model = made(limit)
-        place(model, device, limit, tokens)
         return Runner(model, device, talk)
 
-    if max_memory is not None:
-        return placed(max_memory)
-    if device.type == "cpu" or world_size() > 1:
-        return Runner(made(None), device, talk)
+    if max_memory is not None or device.type == "cpu" or world_size() > 1:
+        return within(max_memory)
     less = f"what has no room on {device} stays in memory and on disk"
-    return within_memory(
-        [
-            ("", lambda: _rehearsed(Runner(made(None), device, talk), tokens)),
-            (less, lambda: placed(free_memory(device))),
-        ],
-        talk,
-    )
+    attempts = [("", lambda: _rehearsed(within(None), tokens)), (less, lambda: within(free_memory(device)))]
+    return within_memory(attempts, talk)
 
 
 def _rehearsed(runner: Runner, tokens: int) -> Runner:
@@ -126,9 +93,16 @@ def _rehearsed(runner: Runner, tokens: int) -> Runner:
     return runner
 
 
+def load_right(path: Path, device: torch.device, dtype: DType | None, attention: str | None = "eager") -> Runner:
+    """`load`, in the layout that the class rotates, whatever layout the weights are stored in."""
+    kind = _class(path, _config(path))
+    model = _model(load_as, kind, path, device, dtype, attention)
+    return Runner(model, device)
+
+
 def _model(
     loader: Callable[..., Any], kind: Any, path: Path, device: torch.device, dtype: DType | None,
-    attention: str | None, max_memory: MaxMemory | None, **options: Any,
+    attention: str | None, **options: Any,
 ) -> Any:  # fmt: skip
     import transformers
 
@@ -142,7 +116,7 @@ def _model(
             path,
             dtype=torch_dtype(dtype) if dtype else "auto",
             attn_implementation=attention,
-            **_where(kind, path, device, max_memory, options),
+            **_where(kind, path, device, options),
             **options,
         )
     if world_size() > 1:
@@ -150,13 +124,11 @@ def _model(
     return model.eval()
 
 
-def _where(
-    kind: Any, path: Path, device: torch.device, max_memory: MaxMemory | None, options: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Where ``from_pretrained`` puts the weights: on the device, nowhere yet, or in parts over several processes."""
+def _where(kind: Any, path: Path, device: torch.device, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Where ``from_pretrained`` puts the weights: on the device, or in parts over several processes."""
     if world_size() == 1:
-        return {"device_map": {"": device if max_memory is None else CPU}}
-    if max_memory is not None:
+        return {"device_map": {"": device}}
+    if "max_memory" in options:
         raise UsageError("under torchrun each process holds its part of a model whole; leave out --max-memory")
     return shared(kind, options.get("config") or _config(path), device)
 

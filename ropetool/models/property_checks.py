@@ -27,7 +27,8 @@ def property_checks(runner: Runner, reading: Reading, ids_T: Tensor, dtype: DTyp
     if dtype is DType.BFLOAT16:
         why = "cannot, by the number type: bfloat16 rounds cos and sin, differently at each position"
         return [*checks, *(Check(name, True, why) for name in (RELATIVE, CACHED))]
-    of_angles = rounding(logits_TV, DType.FLOAT32, layers)  # cos and sin are made in float32 in any type
-    checks.append(relative_position(runner, ids_T, reading, of_angles))
-    checks.append(cached_decoding(runner, ids_T, reading, rounding(logits_TV, dtype, layers)))
+    # Classes make cos and sin in float32 in any type, and norms, softmax and running states too.
+    inside = rounding(logits_TV, DType.FLOAT32, layers)
+    checks.append(relative_position(runner, ids_T, reading, inside))
+    checks.append(cached_decoding(runner, ids_T, reading, inside))
     return checks

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from ropetool import verify
+from ropetool.checkpoint.folder import open_checkpoint
 from ropetool.errors import DeviceMemoryError
 from ropetool.models import exact, fallbacks, forward, load, passes, placement
-from ropetool.models.away import Away
 from ropetool.models.options import EACH, DType
 from ropetool.models.runner import Runner
 from ropetool.models.tiny import build
@@ -106,12 +106,10 @@ def test_a_device_without_room_gets_what_is_free(checkpoint, monkeypatch):
     monkeypatch.setattr(load, "_rehearsed", rehearsed)
     monkeypatch.setattr(load, "free_memory", lambda device: {EACH: 1 << 40})
     monkeypatch.setattr(placement, "_room", lambda need, max_memory, with_gpus: 0)
-    device = torch.device("meta")  # not the processor, for which nothing is tried
     monkeypatch.setattr(load, "_where", lambda *arguments: {"device_map": {"": CPU}})
-    monkeypatch.setattr(load, "place", lambda model, _, limit, tokens: placement.place(model, CPU, limit, tokens))
-    runner = load.load(path, device, DType.FLOAT32, talk=said.append)
+    runner = load.load(path, torch.device("meta"), DType.FLOAT32, talk=said.append)  # for the processor none is tried
     assert said == ["out of memory: what has no room on meta stays in memory and on disk"]
-    assert any(isinstance(parameter, Away) for parameter in runner.model.parameters())
+    assert any(parameter.is_meta for parameter in runner.model.parameters())
     ids = torch.arange(40)
     assert torch.equal(forward.logits(Runner(runner.model, CPU), ids), forward.logits(whole, ids))
 
@@ -146,13 +144,10 @@ def test_weights_on_gpu_processor_and_disk_compute_the_same_on_cuda(name, checkp
     path, device = checkpoint(name), torch.device("cuda", 0)
     whole = load.load(path, device, DType.FLOAT32)
     size = sum(p.nbytes for p in whole.model.parameters())
-    tables = {id(p) for m in placement.table_modules(whole.model).values() for p in m.parameters()}
-    small = sum(p.nbytes for p in whole.model.parameters() if placement._must(p, tables))
-    need = placement._need(whole.model, 40, small)
-    limits = {0: need.on_device + size // 3, "cpu": need.process + need.weights + size // 3}
+    need = placement._need(whole.model, open_checkpoint(path), 40, placement._always_there(whole.model))
+    limits = {0: need.at(0) + size // 3, "cpu": need.process + need.weights + size // 3}
     runner = load.load(path, device, DType.FLOAT32, max_memory=limits, tokens=40)
-    assert any(isinstance(p, Away) for p in runner.model.parameters())
-    assert any(p.device.type == "cuda" and not isinstance(p, Away) for p in runner.model.parameters())
+    assert len(set(runner.model.hf_device_map.values())) > 1
     ids = torch.arange(2, 42)
     assert torch.allclose(forward.logits(runner, ids), forward.logits(whole, ids), rtol=0, atol=1e-4)
 

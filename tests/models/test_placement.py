@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from ropetool.models.away import Away
 
 from ropetool import convert, verify
 from ropetool.errors import CheckpointError, UnsupportedError, UsageError
-from ropetool.models import away, passes, placement
-from ropetool.models.away import Away
+from ropetool.models import away, placement
 from ropetool.models.options import EACH, DType
 from ropetool.models.run import load, load_right, logits
 from ropetool.models.tiny import build
@@ -55,7 +55,7 @@ def away_names(model):
 
 def by_reference(runner, path):
     side = verify._side(path)
-    return passes.by_reference(runner, side, side, ids_for(runner), side.reading.pairing)
+    return verify._by_reference(runner, side, side, ids_for(runner), side.reading.pairing)
 
 
 @pytest.mark.usefixtures("no_room")
@@ -198,14 +198,13 @@ MEASURED = """
 import json, re, sys, torch
 from pathlib import Path
 from ropetool import verify
-from ropetool.models import passes
 from ropetool.models.options import DType
 from ropetool.models.run import load, logits
 path, budget = Path(sys.argv[1]), json.loads(sys.argv[2])
 runner = load(path, torch.device("cpu"), DType.FLOAT32, max_memory=budget, tokens=32)
 ids, side = torch.arange(32), verify._side(path)
 own = logits(runner, ids)
-other = passes.by_reference(runner, side, side, ids, side.reading.pairing)
+other = verify._by_reference(runner, side, side, ids, side.reading.pairing)
 peak = re.search(r"VmHWM:\\s+(\\d+) kB", Path("/proc/self/status").read_text())  # ru_maxrss would count the parent
 print(int(peak[1]) * 1024, float((own - other).abs().max()))
 """
