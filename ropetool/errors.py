@@ -4,6 +4,7 @@
 
     RopetoolError                  exit 2, unless said otherwise
     ├── UsageError                 the command line asks for something that cannot be
+    │   └── DeviceMemoryError      a device has too little memory for what is asked
     ├── CheckpointError            the files of a checkpoint
     │   ├── MissingFileError       a file that must be there is not
     │   ├── ShardError             a .safetensors file whose header lies, or that is cut short
@@ -57,6 +58,12 @@ class UsageError(RopetoolError):
     """The command line asks for something that cannot be."""
 
     code = "usage"
+
+
+class DeviceMemoryError(UsageError):
+    """A device has too little memory for what is asked, whatever way it is tried."""
+
+    code = "out-of-memory"
 
 
 class CheckpointError(RopetoolError):

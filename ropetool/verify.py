@@ -301,7 +301,7 @@ def _passes(
         ways.talk(f"loading {side.path}")
         return load(
             side.path, ways.device, dtype, trust_remote_code=side.trust_remote_code, max_memory=ways.max_memory,
-            tokens=len(ids),
+            tokens=len(ids), talk=ways.talk,
         )  # fmt: skip
 
     def look(side: Side, runner: Runner, ran: Mapping[Role, Ran]) -> None:

@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from ropetool.errors import CheckpointError, UsageError
+from ropetool.errors import CheckpointError, UnsupportedError, UsageError
 from ropetool.models.catalog import class_of
+from ropetool.models.exact import exactly, prepare
+from ropetool.models.fallbacks import within_memory
+from ropetool.models.forward import logits
 from ropetool.models.loading import load_as, load_checked, reason
 from ropetool.models.options import Device, DType, MaxMemory
 from ropetool.models.own_buffers import fill
 from ropetool.models.own_code import own_class
 from ropetool.models.parallel import check_runs, own_device, shared
-from ropetool.models.placement import load_placed
+from ropetool.models.placement import free_memory, load_placed
 from ropetool.models.ranks import world_size
+from ropetool.models.runner import Runner as Runner
+from ropetool.models.runner import silent
 from ropetool.models.unguarded import config_of
 
 
@@ -29,6 +34,7 @@ def torch_dtype(dtype: DType) -> torch.dtype:
 
 def pick_device(wanted: Device) -> torch.device:
     """The device to use; ``auto`` takes CUDA, then MPS, then the CPU. Raises `UsageError` for one that is absent."""
+    prepare()
     available = {
         Device.CUDA: torch.cuda.is_available(),
         Device.MPS: torch.backends.mps.is_available(),
@@ -41,14 +47,6 @@ def pick_device(wanted: Device) -> torch.device:
     return own_device(torch.device(wanted.value))
 
 
-@dataclass(frozen=True)
-class Runner:
-    """A loaded model and where it is."""
-
-    model: Any
-    device: torch.device
-
-
 def load(
     path: Path,
     device: torch.device,
@@ -58,25 +56,41 @@ def load(
     trust_remote_code: bool = False,
     max_memory: MaxMemory | None = None,
     tokens: int = 512,
+    talk: Callable[[str], None] = silent,
 ) -> Runner:
     """Load a checkpoint as it is stored, with the class that it was made for.
 
     In a layout that the class does not rotate it needs `reference_rotation`. ``dtype`` None keeps the stored one,
     ``attention`` None takes the fastest that the class supports. With ``trust_remote_code`` it is the checkpoint's own
     class, where it brings one. With ``max_memory`` (bytes by GPU number and ``cpu``, or for `EACH`) what does not fit
-    stays in the shards and is read in every pass, of ``tokens`` at most; see `placement`. Raises `CheckpointError` when
-    the class finds a weight missing or of another shape: it would be random.
+    stays in the shards and is read in every pass, of ``tokens`` at most; see `placement`. Without, a GPU that has no
+    room for a pass of so many ``tokens`` gets such a limit, and ``talk`` is told. Raises `CheckpointError` when the
+    class finds a weight missing or of another shape: it would be random.
     """
     config = _config(path, trust_remote_code)
     kind = _class(path, config, trust_remote_code)
-    options = {"config": config}
-    loader: Callable[..., Any] = load_checked
-    if max_memory is not None:
-        loader, options = load_placed, {**options, "max_memory": max_memory, "tokens": tokens}
-    model = _model(loader, kind, path, device, dtype, attention, **options)
-    if not kind.__module__.startswith("transformers."):
-        fill(model)
-    return Runner(model, device)
+
+    def within(limit: MaxMemory | None) -> Runner:
+        loader, options = (
+            (load_checked, {}) if limit is None else (load_placed, {"max_memory": limit, "tokens": tokens})
+        )
+        model = _model(loader, kind, path, device, dtype, attention, config=config, **options)
+        if not kind.__module__.startswith("transformers."):
+            fill(model)
+        return Runner(model, device, talk)
+
+    if max_memory is not None or device.type == "cpu" or world_size() > 1:
+        return within(max_memory)
+    less = f"what has no room on {device} stays in memory and on disk"
+    attempts = [("", lambda: _rehearsed(within(None), tokens)), (less, lambda: within(free_memory(device)))]
+    return within_memory(attempts, talk)
+
+
+def _rehearsed(runner: Runner, tokens: int) -> Runner:
+    """The same, after a pass of so many tokens: whatever memory that needs is found wanting here."""
+    with suppress(UnsupportedError):  # a class that does not run on token ids says so to whoever runs it
+        logits(runner, torch.zeros(tokens, dtype=torch.long))
+    return runner
 
 
 def load_right(path: Path, device: torch.device, dtype: DType | None, attention: str | None = "eager") -> Runner:
@@ -94,8 +108,7 @@ def _model(
 
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
-    torch.backends.cuda.matmul.allow_tf32 = False
-    torch.backends.cudnn.allow_tf32 = False
+    exactly(device)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model = loader(

@@ -25,7 +25,7 @@ from accelerate.utils import set_module_tensor_to_device
 from torch import nn
 
 from ropetool.checkpoint.folder import Checkpoint, check_space, open_checkpoint
-from ropetool.errors import UnsupportedError, UsageError
+from ropetool.errors import DeviceMemoryError, UnsupportedError, UsageError
 from ropetool.models.loading import load_checked
 from ropetool.models.options import EACH, MaxMemory
 from ropetool.models.tables import table_modules
@@ -60,9 +60,9 @@ def load_placed(
 ) -> Any:  # fmt: skip
     """`load_checked`, but what ``max_memory`` has no room for in passes of ``tokens`` stays in the shards.
 
-    ``max_memory`` is in bytes by GPU number and ``cpu``, or for `EACH`. Raises `UsageError` where the model could not
-    run in it, `NoSpaceError` where there is no room on the disk for weights that the class joins out of several
-    tensors, and `UnsupportedError` for quantised weights: they are not computed with as they are stored.
+    ``max_memory`` is in bytes by GPU number and ``cpu``, or for `EACH`. Raises `DeviceMemoryError` where the model
+    could not run in it, `NoSpaceError` where there is no room on the disk for weights that the class joins out of
+    several tensors, and `UnsupportedError` for quantised weights: they are not computed with as they are stored.
     """
     checkpoint = open_checkpoint(path)
     _check_unquantised(checkpoint)
@@ -123,7 +123,7 @@ def device_map_of(
 ) -> dict[str, Place]:
     """Where the weights of each module go, by the path of the module; what goes to no GPU computes on ``device``.
 
-    Raises `UsageError` where the model could not run in ``max_memory``.
+    Raises `DeviceMemoryError` where the model could not run in ``max_memory``.
     """
     gpus = _gpus(device, max_memory)
     always = _always_there(model)
@@ -153,6 +153,14 @@ def _gpus(device: torch.device, max_memory: MaxMemory) -> dict[Place, int]:
     return {number: size for number, size in named.items() if size}
 
 
+def free_memory(device: torch.device) -> MaxMemory:
+    """What is left of a GPU, as a limit for what is placed on it."""
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        return {device.index or 0: free}
+    return {EACH: torch.mps.recommended_max_memory() - torch.mps.driver_allocated_memory()}
+
+
 def _room(need: Need, max_memory: MaxMemory, with_gpus: bool) -> int:
     """Bytes for weights in memory; with GPUs activations are there, and a weight passes through on its way."""
     if with_gpus:
@@ -161,9 +169,9 @@ def _room(need: Need, max_memory: MaxMemory, with_gpus: bool) -> int:
     return max_memory.get(CPU, max_memory.get(EACH, 0)) - need.at(CPU)
 
 
-def _too_small(place: Place, need: Need, budget: int) -> UsageError:
+def _too_small(place: Place, need: Need, budget: int) -> DeviceMemoryError:
     resident = f"{_gb(need.process)} for the process as it is, " if place == CPU else ""
-    return UsageError(
+    return DeviceMemoryError(
         f"--max-memory {_gb(budget)} for {place} is too small: {resident}{_gb(need.weights)} for the largest weights "
         f"that are read at once ({need.largest}) and {_gb(need.activations)} for what a pass computes are needed at "
         f"least; give {_gb(need.at(place))} or more, or fewer --tokens",
