@@ -15,7 +15,7 @@ from ropetool.models.catalog import class_of
 from ropetool.models.exact import exactly, prepare
 from ropetool.models.fallbacks import within_memory
 from ropetool.models.forward import logits
-from ropetool.models.loading import load_as, load_checked, reason
+from ropetool.models.loading import is_right, load_as, load_checked, reason
 from ropetool.models.options import Device, DType, MaxMemory
 from ropetool.models.own_buffers import fill
 from ropetool.models.own_code import own_class
@@ -93,11 +93,23 @@ def _rehearsed(runner: Runner, tokens: int) -> Runner:
     return runner
 
 
-def load_right(path: Path, device: torch.device, dtype: DType | None, attention: str | None = "eager") -> Runner:
-    """`load`, in the layout that the class rotates, whatever layout the weights are stored in."""
-    kind = _class(path, _config(path))
-    model = _model(load_as, kind, path, device, dtype, attention)
-    return Runner(model, device)
+def load_right(
+    path: Path, device: torch.device, dtype: DType | None, attention: str | None = "eager", *,
+    max_memory: MaxMemory | None = None, tokens: int = 512, talk: Callable[[str], None] = silent,
+) -> Runner:  # fmt: skip
+    """`load`, in the layout that the class rotates, whatever layout the weights are stored in.
+
+    Rows are put back in memory: `UnsupportedError` where that meets ``max_memory``.
+    """
+    if is_right(path):
+        return load(path, device, dtype, attention, max_memory=max_memory, tokens=tokens, talk=talk)
+    if max_memory is not None:
+        raise UnsupportedError(
+            f"the rows of {path} are put back for their class in memory, so its weights cannot stay on disk; convert "
+            f"it back with `ropetool convert`, or leave out --max-memory",
+            path=str(path),
+        )
+    return Runner(_model(load_as, _class(path, _config(path)), path, device, dtype, attention), device, talk)
 
 
 def _model(

@@ -51,6 +51,12 @@ def load(path: str | Path, **options: Any) -> Any:
     return model
 
 
+def is_right(path: Path) -> bool:
+    """Whether the weights are stored in the layout that their class rotates; only a marker says that they are not."""
+    config = read_config(path)
+    return not marker(config).get("pairing") or stock_is_right(understand(path, config))
+
+
 def load_as(kind: Any, path: Path, *, trust_remote_code: bool = False, **options: Any) -> Any:
     """`load` with the class ``kind``, whatever config.json names."""
     config, directory = read_config(path), checkpoint_directory(path)
