@@ -8,6 +8,8 @@ weights others look into, so that they must not be away.
 from __future__ import annotations
 
 import copy
+import gc
+import logging
 import shutil
 import tempfile
 import weakref
@@ -66,6 +68,8 @@ def load_placed(
     """
     checkpoint = open_checkpoint(path)
     _check_unquantised(checkpoint)
+    logging.getLogger("accelerate.big_modeling").setLevel(logging.ERROR)  # it warns that what is away is away
+    gc.collect()  # a model with accelerate's hooks refers to itself, so the one before may still be there
     model = _unfilled(kind, config, dtype)
     places = device_map_of(model, checkpoint, device_map[""], max_memory, tokens)
     folder = Path(tempfile.mkdtemp(prefix="ropetool-"))
@@ -181,22 +185,27 @@ def _owners(model: nn.Module) -> Iterator[tuple[str, nn.Module, dict[str, nn.Par
     return ((n, m, dict(m.named_parameters(recurse=False))) for n, m in model.named_modules() if n in saved)
 
 
-def _always_there(model: nn.Module) -> frozenset[str]:
-    """The modules whose own weights are never away: norms and the like are small, and tables are looked into."""
-    tables = table_modules(model)
-    return frozenset(n for n, _, own in _owners(model) if n in tables or all(p.dim() < 2 for p in own.values()))
+def _always_there(model: Any) -> frozenset[str]:
+    """The modules whose own weights are never away: norms and the like are small; others are looked into.
+
+    Those are rotary tables, and the embedding: a class may ask its weight for the device (Llama 4, transformers 5.24).
+    """
+    looked_into = {id(model.get_input_embeddings()), *map(id, table_modules(model).values())}
+    return frozenset(
+        name
+        for name, module, own in _owners(model)
+        if id(module) in looked_into or all(p.dim() < 2 for p in own.values())
+    )
 
 
-def _need(model: nn.Module, checkpoint: Checkpoint, tokens: int, always: frozenset[str]) -> Need:
+def _need(model: Any, checkpoint: Checkpoint, tokens: int, always: frozenset[str]) -> Need:
     shapes = {tensor.shape for tensor in checkpoint.tensors.values()}
     small, largest, weights = 0, "", 0
     for name, _, own in _owners(model):
         size = sum(p.nbytes for p in own.values())
-        if name in always:
-            small += size
-            continue
+        small += size if name in always else 0
         # The one before, what is stored, and what it becomes; joined ones are there in parts, joined in steps.
-        most = max((4 - (tuple(p.shape) in shapes)) * p.nbytes for p in own.values())
+        most = max(((4 - (tuple(p.shape) in shapes)) * p.nbytes for p in own.values()), default=0)
         if max(most, 2 * size) > weights:
             largest, weights = name, max(most, 2 * size)
     _warm_up()
@@ -231,7 +240,7 @@ def _largest(model: nn.Module, whole: list[str]) -> int:
     return max(sum(p.nbytes for p in m.parameters()) for m in model.modules() if type(m).__name__ in whole)
 
 
-def _keep_small(model: nn.Module) -> None:
+def _keep_small(model: Any) -> None:
     """Bring for good what accelerate would bring for each run of its module."""
     always = _always_there(model)
     for name, module, own in _owners(model):

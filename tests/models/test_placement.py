@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from ropetool import convert, verify
-from ropetool.errors import CheckpointError, UnsupportedError, UsageError
-from ropetool.models import away, placement
-from ropetool.models.away import Away
+from ropetool import verify
+from ropetool.errors import CheckpointError, NoSpaceError, UnsupportedError, UsageError
+from ropetool.models import passes, placement
 from ropetool.models.options import EACH, DType
-from ropetool.models.run import load, load_right, logits
+from ropetool.models.run import load, logits
 from ropetool.models.tiny import build
 from tests import tiny
 
@@ -50,53 +53,25 @@ def ids_for(runner):
 
 
 def away_names(model):
-    return [name for name, parameter in model.named_parameters() if isinstance(parameter, Away)]
+    return [name for name, parameter in model.named_parameters() if parameter.is_meta]
 
 
 def by_reference(runner, path):
     side = verify._side(path)
-    return verify._by_reference(runner, side, side, ids_for(runner), side.reading.pairing)
+    return passes.by_reference(runner, side, side, ids_for(runner), side.reading.pairing)
 
 
 @pytest.mark.usefixtures("no_room")
 @pytest.mark.parametrize("name", [*tiny.TINY, *MORE])
 def test_weights_on_disk_give_the_logits_that_weights_in_memory_give(name, made):
-    """Exactly: where a table is one piece, the same numbers are multiplied by the same function."""
+    """Exactly: the same numbers are multiplied by the same functions."""
     path = made(name)
     here, there = load(path, CPU, DType.FLOAT32), load(path, CPU, DType.FLOAT32, max_memory=AMPLE)
     ids = ids_for(here)
     matrices = [n for n, p in there.model.named_parameters() if p.dim() > 1]
-    assert len(away_names(there.model)) >= len(matrices) - 1 > 0  # GPT-J's table of angles is no matrix of weights
+    assert len(away_names(there.model)) >= len(matrices) - 1 > 0  # all but the embedding
     assert torch.equal(logits(here, ids), logits(there, ids))
     assert torch.equal(by_reference(here, path), by_reference(there, path))
-    assert there.model.device == CPU
-
-
-@pytest.mark.usefixtures("no_room")
-@pytest.mark.parametrize("name", ["llama", "phi3", "deepseek_v3", "gemma2"])
-def test_tables_in_pieces_give_the_same_logits(name, made, monkeypatch):
-    path = made(name)
-    monkeypatch.setattr(away, "PIECE_BYTES", 2000)
-    here, there = load(path, CPU, DType.FLOAT64), load(path, CPU, DType.FLOAT64, max_memory=AMPLE)
-    ids = ids_for(here)
-    assert torch.allclose(logits(here, ids), logits(there, ids), rtol=0, atol=1e-11)
-    assert torch.allclose(by_reference(here, path), by_reference(there, path), rtol=0, atol=1e-11)
-
-
-@pytest.mark.usefixtures("no_room")
-@pytest.mark.parametrize("name", list(tiny.TINY))
-def test_rows_are_put_back_while_they_are_read(name, checkpoint, tmp_path, monkeypatch):
-    source, out = checkpoint(name), tmp_path / "out"
-    stock = verify._side(source).reading.pairing
-    convert.apply(convert.plan(source, out, stock.other))
-    here, there = load_right(out, CPU, DType.FLOAT32), load_right(out, CPU, DType.FLOAT32, max_memory=AMPLE)
-    ids = ids_for(here)
-    assert away_names(there.model)
-    assert torch.equal(logits(here, ids), logits(there, ids))
-    monkeypatch.setattr(away, "PIECE_BYTES", 2000)
-    assert torch.allclose(logits(here, ids), logits(there, ids), rtol=0, atol=1e-4)
-    as_stored = logits(load(out, CPU, DType.FLOAT32, max_memory=AMPLE), ids)
-    assert torch.allclose(as_stored, logits(there, ids), rtol=0, atol=1e-2) is verify._side(out).stock_is_right
 
 
 def test_what_has_room_is_in_memory(checkpoint, monkeypatch):
@@ -105,7 +80,7 @@ def test_what_has_room_is_in_memory(checkpoint, monkeypatch):
     sizes = [p.nbytes for p in load(path, CPU, DType.FLOAT32).model.parameters() if p.dim() > 1]
     monkeypatch.setattr(placement, "_room", lambda need, max_memory, with_gpus: sum(sizes) // 2)
     model = load(path, CPU, DType.FLOAT32, max_memory=AMPLE).model
-    resident = sum(p.nbytes for p in model.parameters() if p.dim() > 1 and not isinstance(p, Away))
+    resident = sum(p.nbytes for p in model.parameters() if p.dim() > 1 and not p.is_meta)
     assert away_names(model)
     assert sum(sizes) // 2 - max(sizes) <= resident <= sum(sizes) // 2
 
@@ -149,15 +124,54 @@ def test_the_least_that_the_refusal_names_is_enough(checkpoint):
     load(checkpoint("llama"), CPU, DType.FLOAT32, max_memory={EACH: more})
 
 
-def test_joined_weights_need_room_for_all_their_parts(made):
-    def needed(name, tokens=8):
-        with pytest.raises(UsageError) as told:
-            load(made(name), CPU, DType.FLOAT32, max_memory={EACH: 1}, tokens=tokens)
-        return told.value
+def refusal(path, tokens=8):
+    with pytest.raises(UsageError) as told:
+        load(path, CPU, DType.FLOAT32, max_memory={EACH: 1}, tokens=tokens)
+    return told.value
 
-    assert "pieces of tables" in needed("llama").message
-    long, short = needed("llama", tokens=4096), needed("llama")
-    assert long.fields["needed_bytes"] > short.fields["needed_bytes"] + 8 * 3 * 4096**2 * 4 // 2
+
+def test_the_refusal_names_the_largest_weights_and_counts_the_tokens(made):
+    assert "(lm_head)" in refusal(made("llama")).message or "(model.embed_tokens)" in refusal(made("llama")).message
+    long, short = (refusal(made("llama"), tokens=n).fields["needed_bytes"] for n in (4096, 8))
+    assert long > short + 8 * 3 * 4096**2 * 4 // 2
+
+
+@pytest.fixture
+def folders(tmp_path, monkeypatch):
+    """Where temporary folders are made."""
+    place = tmp_path / "temporary"
+    place.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(place))
+    return place
+
+
+@pytest.mark.usefixtures("no_room")
+def test_only_what_the_class_joins_is_written_and_goes_with_the_model(made, folders):
+    def written():
+        return sum(file.stat().st_size for file in folders.rglob("*") if file.is_file())
+
+    load(made("llama"), CPU, DType.FLOAT32, max_memory=AMPLE)
+    gc.collect()
+    assert not list(folders.iterdir())
+    runner = load(made("llama"), CPU, DType.FLOAT32, max_memory=AMPLE)
+    assert not written()
+    joined = load(made("mixtral"), CPU, DType.FLOAT32, max_memory=AMPLE)
+    experts = sum(p.nbytes for name, p in joined.model.named_parameters() if ".experts." in name)
+    assert experts <= written() < experts + 100_000
+    del runner, joined
+    gc.collect()
+    assert not list(folders.iterdir())
+
+
+@pytest.mark.usefixtures("no_room")
+def test_a_disk_too_full_for_joined_weights_is_refused_before_anything_is_written(made, folders, monkeypatch):
+    path = made("mixtral")
+    monkeypatch.setattr(shutil, "disk_usage", lambda where: SimpleNamespace(free=1000))
+    load(made("llama"), CPU, DType.FLOAT32, max_memory=AMPLE)
+    with pytest.raises(NoSpaceError, match="1,000 are free"):
+        load(path, CPU, DType.FLOAT32, max_memory=AMPLE)
+    gc.collect()
+    assert not list(folders.iterdir())
 
 
 @pytest.mark.usefixtures("no_room")
@@ -179,32 +193,19 @@ def test_quantised_weights_are_refused(own):
         load(path, CPU, DType.FLOAT32, max_memory=AMPLE)
 
 
-@pytest.mark.usefixtures("no_room")
-def test_ids_beyond_the_table_are_an_error_and_no_other_rows(checkpoint):
-    runner = load(checkpoint("llama"), CPU, DType.FLOAT32, max_memory=AMPLE)
-    with pytest.raises(IndexError, match="of a table of 96 rows"):
-        logits(runner, torch.tensor([1, 96]))
-
-
-@pytest.mark.usefixtures("no_room")
-def test_a_weight_on_disk_cannot_be_changed(checkpoint):
-    weight = load(checkpoint("llama"), CPU, DType.FLOAT32, max_memory=AMPLE).model.lm_head.weight
-    with torch.no_grad(), pytest.raises(TypeError, match="mul_ would change a weight"):
-        weight.mul_(2)
-
-
 # In a process of its own, whose memory nothing else has touched: loads, runs both ways, prints its peak.
 MEASURED = """
 import json, re, sys, torch
 from pathlib import Path
 from ropetool import verify
+from ropetool.models import passes
 from ropetool.models.options import DType
 from ropetool.models.run import load, logits
 path, budget = Path(sys.argv[1]), json.loads(sys.argv[2])
 runner = load(path, torch.device("cpu"), DType.FLOAT32, max_memory=budget, tokens=32)
 ids, side = torch.arange(32), verify._side(path)
 own = logits(runner, ids)
-other = verify._by_reference(runner, side, side, ids, side.reading.pairing)
+other = passes.by_reference(runner, side, side, ids, side.reading.pairing)
 peak = re.search(r"VmHWM:\\s+(\\d+) kB", Path("/proc/self/status").read_text())  # ru_maxrss would count the parent
 print(int(peak[1]) * 1024, float((own - other).abs().max()))
 """
