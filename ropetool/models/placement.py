@@ -16,6 +16,7 @@ import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -25,6 +26,8 @@ import torch
 from accelerate import infer_auto_device_map, init_empty_weights
 from accelerate.utils import set_module_tensor_to_device
 from torch import nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
 
 from ropetool.checkpoint.folder import Checkpoint, check_space, open_checkpoint
 from ropetool.errors import UnsupportedError, UsageError
@@ -35,6 +38,9 @@ from ropetool.models.tables import table_modules
 # Devices as accelerate names them: a GPU by its number, others by their kind.
 Place = int | str
 CPU, DISK = "cpu", "disk"
+# What glibc's malloc can keep of freed weights instead of giving it back: a stored one and what it became, of at most
+# 32 MiB each (mallopt(3), M_MMAP_THRESHOLD).
+RETAINED_BYTES = 64 << 20
 
 
 @dataclass(frozen=True)
@@ -70,11 +76,11 @@ def load_placed(
     _check_unquantised(checkpoint)
     logging.getLogger("accelerate.big_modeling").setLevel(logging.ERROR)  # it warns that what is away is away
     gc.collect()  # a model with accelerate's hooks refers to itself, so the one before may still be there
-    model = _unfilled(kind, config, dtype)
-    places = device_map_of(model, checkpoint, device_map[""], max_memory, tokens)
+    unfilled = _unfilled(kind, config, dtype)
+    places = device_map_of(unfilled, checkpoint, device_map[""], max_memory, tokens)
     folder = Path(tempfile.mkdtemp(prefix="ropetool-"))
     try:
-        check_space(folder, _rewritten_bytes(model, checkpoint, places))
+        check_space(folder, _rewritten_bytes(unfilled, checkpoint, places))
         with _read_not_mapped():
             model = load_checked(
                 kind, path, config=config, device_map=places, offload_folder=folder, dtype=dtype, **options
@@ -82,7 +88,8 @@ def load_placed(
     except BaseException:
         shutil.rmtree(folder)
         raise
-    _keep_small(model)
+    _keep(model, unfilled)
+    _refuse_what_is_away(model)
     weakref.finalize(model, shutil.rmtree, folder, ignore_errors=True)
     return model
 
@@ -188,28 +195,29 @@ def _owners(model: nn.Module) -> Iterator[tuple[str, nn.Module, dict[str, nn.Par
 def _always_there(model: Any) -> frozenset[str]:
     """The modules whose own weights are never away: norms and the like are small; others are looked into.
 
-    Those are rotary tables, and the embedding: a class may ask its weight for the device (Llama 4, transformers 5.24).
+    Those are rotary tables, and the embedding (with what is tied to it): a class may ask its weight for the device
+    (Llama 4, transformers 5.24).
     """
-    looked_into = {id(model.get_input_embeddings()), *map(id, table_modules(model).values())}
+    looked_into = [model.get_input_embeddings(), *table_modules(model).values()]
+    shared = {id(p) for module in looked_into for p in module.parameters(recurse=False)}
     return frozenset(
-        name
-        for name, module, own in _owners(model)
-        if id(module) in looked_into or all(p.dim() < 2 for p in own.values())
+        name for name, _, own in _owners(model) if all(p.dim() < 2 or id(p) in shared for p in own.values())
     )
 
 
 def _need(model: Any, checkpoint: Checkpoint, tokens: int, always: frozenset[str]) -> Need:
     shapes = {tensor.shape for tensor in checkpoint.tensors.values()}
-    small, largest, weights = 0, "", 0
+    small = sum({id(p): p.nbytes for name, _, own in _owners(model) if name in always for p in own.values()}.values())
+    largest, weights = "", 0
     for name, _, own in _owners(model):
         size = sum(p.nbytes for p in own.values())
-        small += size if name in always else 0
         # The one before, what is stored, and what it becomes; joined ones are there in parts, joined in steps.
         most = max(((4 - (tuple(p.shape) in shapes)) * p.nbytes for p in own.values()), default=0)
         if max(most, 2 * size) > weights:
             largest, weights = name, max(most, 2 * size)
     _warm_up()
-    return Need(psutil.Process().memory_info().rss, small, weights, _activation_bytes(model, tokens), largest)
+    process, activations = psutil.Process().memory_info().rss, _activation_bytes(model, tokens)
+    return Need(process, small, weights + RETAINED_BYTES, activations, largest)
 
 
 def _warm_up() -> None:
@@ -240,18 +248,53 @@ def _largest(model: nn.Module, whole: list[str]) -> int:
     return max(sum(p.nbytes for p in m.parameters()) for m in model.modules() if type(m).__name__ in whole)
 
 
-def _keep_small(model: Any) -> None:
-    """Bring for good what accelerate would bring for each run of its module."""
-    always = _always_there(model)
-    for name, module, own in _owners(model):
+def _keep(model: Any, unfilled: Any) -> None:
+    """Bring for good what `_always_there` names and accelerate would bring for each run of its module."""
+    kept: dict[int, nn.Parameter] = {}
+    for name in sorted(_always_there(unfilled)):
+        module, same = model.get_submodule(name), unfilled.get_submodule(name)
         hook = getattr(module, "_hf_hook", None)
-        if name not in always or hook is None:
-            continue
         for one in getattr(hook, "hooks", (hook,)):
-            if one.offload:
-                for key in own:
-                    set_module_tensor_to_device(module, key, one.execution_device, value=one.weights_map[key])
-                one.offload = False
+            if one is None or not one.offload:
+                continue
+            for key, parameter in same.named_parameters(recurse=False):
+                if id(parameter) not in kept:
+                    value = one.weights_map[key]
+                    set_module_tensor_to_device(module, key, one.execution_device, value=value)
+                    kept[id(parameter)] = getattr(module, key)
+                setattr(module, key, kept[id(parameter)])
+            one.offload = False
+
+
+class _NothingAway(TorchFunctionMode):
+    """No function gets a weight that is away beside values: torch would compute with its shape alone, and say nothing.
+
+    It happens where a class takes a weight of another module without running that (LongcatFlashTopkRouter in
+    modeling_longcat_flash.py, transformers 5.24).
+    """
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        kwargs = dict(kwargs or {})
+        away = {x.is_meta for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)}
+        if len(away) > 1:
+            raise UnsupportedError(
+                "this class takes weights out of a module without running it, so that accelerate does not read them; "
+                "such a model cannot be run with --max-memory"
+            )
+        return func(*args, **kwargs)
+
+
+def _refuse_what_is_away(model: Any) -> None:
+    forward = model.forward
+
+    @wraps(forward)
+    def guarded(*args: Any, **kwargs: Any) -> Any:
+        with _NothingAway():
+            return forward(*args, **kwargs)
+
+    model.forward = guarded
 
 
 def _rewritten_bytes(model: nn.Module, checkpoint: Checkpoint, places: Mapping[str, Place]) -> int:
