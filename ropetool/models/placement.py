@@ -14,7 +14,7 @@ import shutil
 import tempfile
 import weakref
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
@@ -27,7 +27,7 @@ from accelerate import infer_auto_device_map, init_empty_weights
 from accelerate.utils import set_module_tensor_to_device
 from torch import nn
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from ropetool.checkpoint.folder import Checkpoint, check_space, open_checkpoint
 from ropetool.errors import UnsupportedError, UsageError
@@ -89,7 +89,7 @@ def load_placed(
         shutil.rmtree(folder)
         raise
     _keep(model, unfilled)
-    _refuse_what_is_away(model)
+    _read_what_is_taken(model)
     weakref.finalize(model, shutil.rmtree, folder, ignore_errors=True)
     return model
 
@@ -198,11 +198,16 @@ def _always_there(model: Any) -> frozenset[str]:
     Those are rotary tables, and the embedding (with what is tied to it): a class may ask its weight for the device
     (Llama 4, transformers 5.24).
     """
-    looked_into = [model.get_input_embeddings(), *table_modules(model).values()]
+    looked_into = [*_embedding(model), *table_modules(model).values()]
     shared = {id(p) for module in looked_into for p in module.parameters(recurse=False)}
     return frozenset(
         name for name, _, own in _owners(model) if all(p.dim() < 2 or id(p) in shared for p in own.values())
     )
+
+
+def _embedding(model: Any) -> Iterator[nn.Module]:
+    with suppress(NotImplementedError):  # a part that takes no token ids has none (DiaDecoder)
+        yield model.get_input_embeddings()
 
 
 def _need(model: Any, checkpoint: Checkpoint, tokens: int, always: frozenset[str]) -> Need:
@@ -248,53 +253,76 @@ def _largest(model: nn.Module, whole: list[str]) -> int:
     return max(sum(p.nbytes for p in m.parameters()) for m in model.modules() if type(m).__name__ in whole)
 
 
-def _keep(model: Any, unfilled: Any) -> None:
-    """Bring for good what `_always_there` names and accelerate would bring for each run of its module."""
-    kept: dict[int, nn.Parameter] = {}
-    for name in sorted(_always_there(unfilled)):
-        module, same = model.get_submodule(name), unfilled.get_submodule(name)
+def _hooks(model: nn.Module) -> Iterator[tuple[str, Any]]:
+    """accelerate's hooks, by the path of the module."""
+    for name, module in model.named_modules():
         hook = getattr(module, "_hf_hook", None)
         for one in getattr(hook, "hooks", (hook,)):
-            if one is None or not one.offload:
-                continue
-            for key, parameter in same.named_parameters(recurse=False):
-                if id(parameter) not in kept:
-                    value = one.weights_map[key]
-                    set_module_tensor_to_device(module, key, one.execution_device, value=value)
-                    kept[id(parameter)] = getattr(module, key)
-                setattr(module, key, kept[id(parameter)])
-            one.offload = False
+            if one is not None:
+                yield name, one
 
 
-class _NothingAway(TorchFunctionMode):
-    """No function gets a weight that is away beside values: torch would compute with its shape alone, and say nothing.
+def _keep(model: Any, unfilled: Any) -> None:
+    """Bring for good what `_always_there` names and accelerate would bring for each run of its module."""
+    always, kept = _always_there(unfilled), dict[int, nn.Parameter]()
+    for name, hook in _hooks(model):
+        if name not in always or not hook.offload:
+            continue
+        module = model.get_submodule(name)
+        for key, parameter in unfilled.get_submodule(name).named_parameters(recurse=False):
+            if id(parameter) not in kept:
+                set_module_tensor_to_device(module, key, hook.execution_device, value=hook.weights_map[key])
+                kept[id(parameter)] = getattr(module, key)
+            setattr(module, key, kept[id(parameter)])
+        hook.offload = False
 
-    It happens where a class takes a weight of another module without running that (LongcatFlashTopkRouter in
-    modeling_longcat_flash.py, transformers 5.24).
+
+# What only asks about a tensor, and needs no values.
+_ASKING = frozenset(("__get__", "__set__", "size", "dim", "numel", "stride", "element_size", "is_floating_point"))
+
+
+class _Read(TorchFunctionMode):
+    """Reads a weight that is away for a function that gets it: torch would compute with its shape alone, and say nothing.
+
+    It happens where a class takes a weight out of a module without running that (LongcatFlashTopkRouter in
+    modeling_longcat_flash.py, DbrxExperts in modeling_dbrx.py, transformers 5.24).
     """
+
+    def __init__(self, model: Any, weights: Mapping[str, Any]) -> None:
+        super().__init__()
+        self.model, self.weights = model, weights
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         kwargs = dict(kwargs or {})
-        away = {x.is_meta for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)}
-        if len(away) > 1:
-            raise UnsupportedError(
-                "this class takes weights out of a module without running it, so that accelerate does not read them; "
-                "such a model cannot be run with --max-memory"
-            )
+        if getattr(func, "__name__", "") not in _ASKING:
+            args, kwargs = tree_map_only(nn.Parameter, self._value, (args, kwargs))
+            if len({x.is_meta for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)}) > 1:
+                raise UnsupportedError(
+                    "this class computes with a weight that is not in memory; leave out --max-memory"
+                )
         return func(*args, **kwargs)
 
+    def _value(self, parameter: nn.Parameter) -> torch.Tensor:
+        names = (n for n, p in self.model.named_parameters() if p is parameter) if parameter.is_meta else ()
+        name = next(iter(names), None)
+        return parameter if name is None else self.weights[name]
 
-def _refuse_what_is_away(model: Any) -> None:
+
+def _read_what_is_taken(model: Any) -> None:
+    """Have every pass of a model with weights that are away run within `_Read`."""
+    weights = next((hook.weights_map.dataset for _, hook in _hooks(model) if hook.offload), None)
+    if weights is None:
+        return
     forward = model.forward
 
     @wraps(forward)
-    def guarded(*args: Any, **kwargs: Any) -> Any:
-        with _NothingAway():
+    def reading(*args: Any, **kwargs: Any) -> Any:
+        with _Read(model, weights):
             return forward(*args, **kwargs)
 
-    model.forward = guarded
+    model.forward = reading
 
 
 def _rewritten_bytes(model: nn.Module, checkpoint: Checkpoint, places: Mapping[str, Place]) -> int:
