@@ -8,12 +8,15 @@ weights others look into, so that they must not be away.
 from __future__ import annotations
 
 import copy
+import gc
+import logging
 import shutil
 import tempfile
 import weakref
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -23,6 +26,8 @@ import torch
 from accelerate import infer_auto_device_map, init_empty_weights
 from accelerate.utils import set_module_tensor_to_device
 from torch import nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from ropetool.checkpoint.folder import Checkpoint, check_space, open_checkpoint
 from ropetool.errors import DeviceMemoryError, UnsupportedError, UsageError
@@ -33,6 +38,9 @@ from ropetool.models.tables import table_modules
 # Devices as accelerate names them: a GPU by its number, others by their kind.
 Place = int | str
 CPU, DISK = "cpu", "disk"
+# What glibc's malloc can keep of freed weights instead of giving it back: a stored one and what it became, of at most
+# 32 MiB each (mallopt(3), M_MMAP_THRESHOLD).
+RETAINED_BYTES = 64 << 20
 
 
 @dataclass(frozen=True)
@@ -66,11 +74,13 @@ def load_placed(
     """
     checkpoint = open_checkpoint(path)
     _check_unquantised(checkpoint)
-    model = _unfilled(kind, config, dtype)
-    places = device_map_of(model, checkpoint, device_map[""], max_memory, tokens)
+    logging.getLogger("accelerate.big_modeling").setLevel(logging.ERROR)  # it warns that what is away is away
+    gc.collect()  # a model with accelerate's hooks refers to itself, so the one before may still be there
+    unfilled = _unfilled(kind, config, dtype)
+    places = device_map_of(unfilled, checkpoint, device_map[""], max_memory, tokens)
     folder = Path(tempfile.mkdtemp(prefix="ropetool-"))
     try:
-        check_space(folder, _rewritten_bytes(model, checkpoint, places))
+        check_space(folder, _rewritten_bytes(unfilled, checkpoint, places))
         with _read_not_mapped():
             model = load_checked(
                 kind, path, config=config, device_map=places, offload_folder=folder, dtype=dtype, **options
@@ -78,7 +88,8 @@ def load_placed(
     except BaseException:
         shutil.rmtree(folder)
         raise
-    _keep_small(model)
+    _keep(model, unfilled)
+    _read_what_is_taken(model)
     weakref.finalize(model, shutil.rmtree, folder, ignore_errors=True)
     return model
 
@@ -189,26 +200,37 @@ def _owners(model: nn.Module) -> Iterator[tuple[str, nn.Module, dict[str, nn.Par
     return ((n, m, dict(m.named_parameters(recurse=False))) for n, m in model.named_modules() if n in saved)
 
 
-def _always_there(model: nn.Module) -> frozenset[str]:
-    """The modules whose own weights are never away: norms and the like are small, and tables are looked into."""
-    tables = table_modules(model)
-    return frozenset(n for n, _, own in _owners(model) if n in tables or all(p.dim() < 2 for p in own.values()))
+def _always_there(model: Any) -> frozenset[str]:
+    """The modules whose own weights are never away: norms and the like are small; others are looked into.
+
+    Those are rotary tables, and the embedding (with what is tied to it): a class may ask its weight for the device
+    (Llama 4, transformers 5.24).
+    """
+    looked_into = [*_embedding(model), *table_modules(model).values()]
+    shared = {id(p) for module in looked_into for p in module.parameters(recurse=False)}
+    return frozenset(
+        name for name, _, own in _owners(model) if all(p.dim() < 2 or id(p) in shared for p in own.values())
+    )
 
 
-def _need(model: nn.Module, checkpoint: Checkpoint, tokens: int, always: frozenset[str]) -> Need:
+def _embedding(model: Any) -> Iterator[nn.Module]:
+    with suppress(NotImplementedError):  # a part that takes no token ids has none (DiaDecoder)
+        yield model.get_input_embeddings()
+
+
+def _need(model: Any, checkpoint: Checkpoint, tokens: int, always: frozenset[str]) -> Need:
     shapes = {tensor.shape for tensor in checkpoint.tensors.values()}
-    small, largest, weights = 0, "", 0
+    small = sum({id(p): p.nbytes for name, _, own in _owners(model) if name in always for p in own.values()}.values())
+    largest, weights = "", 0
     for name, _, own in _owners(model):
         size = sum(p.nbytes for p in own.values())
-        if name in always:
-            small += size
-            continue
         # The one before, what is stored, and what it becomes; joined ones are there in parts, joined in steps.
-        most = max((4 - (tuple(p.shape) in shapes)) * p.nbytes for p in own.values())
+        most = max(((4 - (tuple(p.shape) in shapes)) * p.nbytes for p in own.values()), default=0)
         if max(most, 2 * size) > weights:
             largest, weights = name, max(most, 2 * size)
     _warm_up()
-    return Need(psutil.Process().memory_info().rss, small, weights, _activation_bytes(model, tokens), largest)
+    process, activations = psutil.Process().memory_info().rss, _activation_bytes(model, tokens)
+    return Need(process, small, weights + RETAINED_BYTES, activations, largest)
 
 
 def _warm_up() -> None:
@@ -239,18 +261,76 @@ def _largest(model: nn.Module, whole: list[str]) -> int:
     return max(sum(p.nbytes for p in m.parameters()) for m in model.modules() if type(m).__name__ in whole)
 
 
-def _keep_small(model: nn.Module) -> None:
-    """Bring for good what accelerate would bring for each run of its module."""
-    always = _always_there(model)
-    for name, module, own in _owners(model):
+def _hooks(model: nn.Module) -> Iterator[tuple[str, Any]]:
+    """accelerate's hooks, by the path of the module."""
+    for name, module in model.named_modules():
         hook = getattr(module, "_hf_hook", None)
-        if name not in always or hook is None:
-            continue
         for one in getattr(hook, "hooks", (hook,)):
-            if one.offload:
-                for key in own:
-                    set_module_tensor_to_device(module, key, one.execution_device, value=one.weights_map[key])
-                one.offload = False
+            if one is not None:
+                yield name, one
+
+
+def _keep(model: Any, unfilled: Any) -> None:
+    """Bring for good what `_always_there` names and accelerate would bring for each run of its module."""
+    always, kept = _always_there(unfilled), dict[int, nn.Parameter]()
+    for name, hook in _hooks(model):
+        if name not in always or not hook.offload:
+            continue
+        module = model.get_submodule(name)
+        for key, parameter in unfilled.get_submodule(name).named_parameters(recurse=False):
+            if id(parameter) not in kept:
+                set_module_tensor_to_device(module, key, hook.execution_device, value=hook.weights_map[key])
+                kept[id(parameter)] = getattr(module, key)
+            setattr(module, key, kept[id(parameter)])
+        hook.offload = False
+
+
+# What only asks about a tensor, and needs no values.
+_ASKING = frozenset(("__get__", "__set__", "size", "dim", "numel", "stride", "element_size", "is_floating_point"))
+
+
+class _Read(TorchFunctionMode):
+    """Reads a weight that is away for a function that gets it: torch would compute with its shape alone, and say nothing.
+
+    It happens where a class takes a weight out of a module without running that (LongcatFlashTopkRouter in
+    modeling_longcat_flash.py, DbrxExperts in modeling_dbrx.py, transformers 5.24).
+    """
+
+    def __init__(self, model: Any, weights: Mapping[str, Any]) -> None:
+        super().__init__()
+        self.model, self.weights = model, weights
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        kwargs = dict(kwargs or {})
+        if getattr(func, "__name__", "") not in _ASKING:
+            args, kwargs = tree_map_only(nn.Parameter, self._value, (args, kwargs))
+            if len({x.is_meta for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)}) > 1:
+                raise UnsupportedError(
+                    "this class computes with a weight that is not in memory; leave out --max-memory"
+                )
+        return func(*args, **kwargs)
+
+    def _value(self, parameter: nn.Parameter) -> torch.Tensor:
+        names = (n for n, p in self.model.named_parameters() if p is parameter) if parameter.is_meta else ()
+        name = next(iter(names), None)
+        return parameter if name is None else self.weights[name]
+
+
+def _read_what_is_taken(model: Any) -> None:
+    """Have every pass of a model with weights that are away run within `_Read`."""
+    weights = next((hook.weights_map.dataset for _, hook in _hooks(model) if hook.offload), None)
+    if weights is None:
+        return
+    forward = model.forward
+
+    @wraps(forward)
+    def reading(*args: Any, **kwargs: Any) -> Any:
+        with _Read(model, weights):
+            return forward(*args, **kwargs)
+
+    model.forward = reading
 
 
 def _rewritten_bytes(model: nn.Module, checkpoint: Checkpoint, places: Mapping[str, Place]) -> int:
