@@ -10,13 +10,15 @@ import typer
 from ropetool.checkpoint.hub_id import Need
 from ropetool.cli.checkpoints import Named, local, parse_checkpoint
 from ropetool.cli.options import Json, Quiet, TrustRemoteCode
+from ropetool.cli.served import ServedModel, ServedUrl, Timeout, pair_with, verify_served
 from ropetool.cli.sink import Sink
 from ropetool.errors import OutputError, UsageError
 from ropetool.models.options import Device, DType
 
 First = Annotated[Named, typer.Argument(parser=parse_checkpoint, metavar="A", help="The source: a path or a Hub id.")]
 Second = Annotated[
-    Named, typer.Argument(parser=parse_checkpoint, metavar="B", help="The checkpoint to test against it, likewise.")
+    Named | None,
+    typer.Argument(parser=parse_checkpoint, metavar="[B]", help="The checkpoint to test against it, likewise."),
 ]
 Tokens = Annotated[
     int | None,
@@ -45,7 +47,7 @@ Out = Annotated[Path | None, typer.Option("--out", metavar="FILE.json", help="Ke
 
 def verify(
     a: First,
-    b: Second,
+    b: Second = None,
     tokens: Tokens = None,
     text: TextFile = None,
     device: DeviceOption = Device.AUTO,
@@ -53,6 +55,9 @@ def verify(
     tolerance: Tolerance = None,
     base: Bases = None,
     out: Out = None,
+    served: ServedUrl = None,
+    model: ServedModel = None,
+    timeout: Timeout = None,
     trust_remote_code: TrustRemoteCode = False,
     json: Json = False,
     quiet: Quiet = False,
@@ -60,16 +65,25 @@ def verify(
     """Prove by a forward pass of each that two checkpoints are the same model; exit 1 when they are not.
 
     Example: ropetool verify ./Llama-3.1-8B ./Llama-3.1-8B-meta
+
+    With --served URL: prove by its log-probabilities that a running server rotates as A means.
     """
     from ropetool import verify as verb
     from ropetool.views import jsons
 
     sink = Sink(json, quiet)
     if out is not None:
-        _check_out(out, (a.path, b.path))
-    if base and len(base) != len((a, b)):
+        _check_out(out, tuple(named.path for named in (a, b) if named))
+    if served is not None:
+        verify_served(
+            a, served, sink, out, b=b, base=base, model=model, timeout=timeout, tokens=tokens, text=text,
+            device=device, dtype=dtype, tolerance=tolerance, trust_remote_code=trust_remote_code,
+        )  # fmt: skip
+        return
+    pair = pair_with(a, b, model=model, timeout=timeout)
+    if base and len(base) != len(pair):
         raise UsageError(f"--base was given {len(base)} times; give the base of A, then that of B")
-    first, second, *bases = (local(named, Need.WEIGHTS, sink) for named in (a, b, *(base or ())))
+    first, second, *bases = (local(named, Need.WEIGHTS, sink) for named in (*pair, *(base or ())))
     words = text.read_text(encoding="utf-8", errors="replace") if text else None
     with sink.others_output():
         result = verb.verify(
@@ -84,7 +98,7 @@ def verify(
         raise typer.Exit(1)
 
 
-def _check_out(out: Path, checkpoints: tuple[Path, Path]) -> None:
+def _check_out(out: Path, checkpoints: tuple[Path, ...]) -> None:
     """The result must not land in a checkpoint: those are only read."""
     for checkpoint in checkpoints:
         directory = checkpoint if checkpoint.is_dir() else checkpoint.parent

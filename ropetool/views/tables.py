@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from ropetool.families.family import Family
     from ropetool.families.kv_cache import KvCache
     from ropetool.families.verdict import Verification
+    from ropetool.served import Served
 
 
 def size(number_of_bytes: int) -> str:
@@ -197,6 +198,29 @@ def verification(result: Verification) -> RenderableType:
         f"relative difference {result.relative_diff:.2e}"
     )
     return Group(head, checks, positions, more)
+
+
+def served(result: Served) -> RenderableType:
+    """What ``verify --served`` shows."""
+    verdict = ("passed: ", "bold green") if result.passed else ("FAILED: ", "bold red")
+    facts = _facts(
+        f"{result.checkpoint} and {result.model} at {result.server}",
+        [
+            ("asked", f"{result.tokens} tokens, {ASKED[result.form].format(result.positions)}"),
+            ("here", f"{result.dtype} on {result.device}"),
+        ],
+    )
+    checks = _grid("checks", ["check", "", "detail"], [(c.name, _mark(c.passed), c.detail) for c in result.checks])
+    positions = _grid(
+        "mean |difference| by tokens seen, in nats", ["tokens", "difference"],
+        [(f"{b['from']:.0f}-{b['to']:.0f}", f"{b['apart']:.2e}") for b in result.by_position],
+        numbers=True,
+    )  # fmt: skip
+    notes = [Text.assemble(("note ", "cyan"), f"so few tokens do not show this: {said}") for said in result.unseen]
+    return Group(Text.assemble(verdict, result.headline), facts, checks, positions, *notes)
+
+
+ASKED = {"prompt": "of which {} were told with their log-probabilities", "next": "and what follows after {} lengths"}
 
 
 def difference(result: Diff) -> RenderableType:
