@@ -35,8 +35,9 @@ if TYPE_CHECKING:
 
 DEFAULT_TOKENS, FEWEST_TOKENS = 512, 16
 DEFAULT_TIMEOUT_S = 120.0
-# A token of a long context is less off than a single one in bfloat16, int8, and 5 and 4 bits (0.5 to 0.8 of it, on
-# SmolLM2); this many times as much is allowed.
+# In bfloat16, int8, and 5 and 4 bits, the tokens of a long context are 0.5 to 1.2 times as far off as single ones
+# (SmolLM2); a server that keeps its keys and values in float16 adds a fifth of what bfloat16 does everywhere. This many
+# times the larger of the two is allowed.
 MARGIN = 2.0
 # What two programs in float32 are apart, in nats: transformers, llama.cpp, mlx-lm and CTranslate2 on SmolLM2, at most.
 FLOAT32_APART = 1e-3
@@ -56,7 +57,8 @@ Talk = Callable[[str], None]
 class Fit:
     """A wrong way to rotate, held against the server: ``apart`` from what it gave, ``from_meant`` from what is right.
 
-    Both are means over the positions, in nats. ``sigmas`` is how clearly the server is nearer to what is meant.
+    Both are means over the positions, in nats. ``sigmas`` is how clearly the server is nearer to what is meant, ``near``
+    whether this, too, is within the tolerance of it.
     """
 
     said: str
@@ -65,6 +67,7 @@ class Fit:
     apart: float
     from_meant: float
     sigmas: float
+    near: bool
 
     @property
     def fits_better(self) -> bool:
@@ -74,7 +77,7 @@ class Fit:
     @property
     def excluded(self) -> bool:
         """Whether the server surely does something else."""
-        return self.sigmas >= SIGMAS
+        return self.sigmas >= SIGMAS or (not self.near and not self.fits_better)
 
 
 @dataclass(frozen=True)
@@ -92,6 +95,7 @@ class Served:
     tokens: int
     positions: int
     single_tokens_apart: float
+    bfloat16_apart: float
     apart: float
     tolerance: float
     by_position: tuple[Mapping[str, float], ...]
@@ -186,6 +190,7 @@ class _Found:
 
     headline: str
     single_tokens_apart: float
+    bfloat16_apart: float
     apart: float
     tolerance: float
     by_position: tuple[Mapping[str, float], ...]
@@ -198,31 +203,35 @@ class _Found:
 def _held_against(
     loaded: Own, case: Case, ids: Sequence[int], told: Told, tolerance: float | None, talk: Talk
 ) -> _Found:
-    from ropetool.models.likelihood import as_meant, at, rotated
+    from ropetool.models.likelihood import as_meant, at, in_bfloat16, rotated
 
     truth, tokens = meant(case.reading), len(ids)
     talk(f"running the checkpoint as it means it: {truth.said}")
     right = at(as_meant(loaded, ids), told.along)
     singles = [at(as_meant(loaded, sample.prompt[:1]), [sample])[0] for sample in told.singles]
     single = float(_distances(told.singles, singles).mean())
-    allowed = max(MARGIN * single, FLOAT32_APART) if tolerance is None else tolerance
+    with in_bfloat16(loaded):
+        half = _between(right, at(as_meant(loaded, ids), told.along))
+    allowed = max(MARGIN * max(single, half), FLOAT32_APART) if tolerance is None else tolerance
     rows = _distances(told.along, right)
 
     def fit(how: Rotated) -> Fit:
         talk(f"running it with {how.said}")
         wrong = at(rotated(loaded, how, ids), told.along)
         other = _distances(told.along, wrong)
-        between = float(np.mean([_apart(a, b) for a, b in zip(right, wrong, strict=True)]))
-        return Fit(how.said, how.key, how.engines, float(other.mean()), between, _sigmas(rows, other))
+        apart = float(other.mean())
+        return Fit(
+            how.said, how.key, how.engines, apart, _between(right, wrong), _sigmas(rows, other), apart <= allowed
+        )  # fmt: skip
 
     reference = fit(truth)
     made = mistakes(case, tokens)
     fits = [fit(how) for how in made]
     apart = float(rows.mean())
-    if apart > allowed and min(found.apart for found in fits) > allowed:
+    if apart > allowed and not any(found.near for found in fits):
         fits += [fit(how) for how in guesses(case, tokens, made)]
     hidden = unseen(case, tokens)
-    checks = _checks(apart, single, allowed, reference, fits, tolerance is not None, len(rows))
+    checks = _checks(apart, single, half, allowed, reference, fits, tolerance is not None, len(rows))
     control = {
         "layout": truth.pairing.other.value,
         "apart": fits[0].from_meant,
@@ -230,13 +239,17 @@ def _held_against(
     }
     headline = _headline(truth, apart, allowed, fits, checks)
     by_position = _by_position(told.along, rows)
-    return _Found(headline, single, apart, allowed, by_position, control, tuple(fits), hidden, tuple(checks))
+    return _Found(headline, single, half, apart, allowed, by_position, control, tuple(fits), hidden, tuple(checks))
 
 
 def _distances(told: Sequence[Sample], ours: Sequence[Floats]) -> Floats:
     """The mean |difference| in nats at each position."""
     theirs = (np.array(list(sample.log_probs.values()), dtype=np.float64) for sample in told)
     return np.array([_apart(a, b) for a, b in zip(theirs, ours, strict=True)])
+
+
+def _between(ours: Sequence[Floats], others: Sequence[Floats]) -> float:
+    return float(np.mean([_apart(a, b) for a, b in zip(ours, others, strict=True)]))
 
 
 def _apart(a: Floats, b: Floats) -> float:
@@ -250,14 +263,14 @@ def _sigmas(right: Floats, other: Floats) -> float:
 
 
 def _by_position(told: Sequence[Sample], rows: Floats) -> tuple[Mapping[str, float], ...]:
-    """The distance by how many tokens were seen, in buckets of doubling width."""
-    seen = np.array([sample.seen for sample in told])
+    """The distance by the position of the last token that was seen, in buckets of doubling width."""
+    last = np.array([sample.seen - 1 for sample in told])
     edges = [0, 16]
-    while edges[-1] <= seen.max():
+    while edges[-1] <= last.max():
         edges.append(edges[-1] * 2)
-    inside = [(start, stop, (seen >= start) & (seen < stop)) for start, stop in pairwise(edges)]
+    inside = [(start, stop, (last >= start) & (last < stop)) for start, stop in pairwise(edges)]
     return tuple(
-        {"from": start, "to": min(stop, int(seen.max()) + 1), "apart": float(rows[these].mean())}
+        {"from": start, "to": min(stop, int(last.max()) + 1), "apart": float(rows[these].mean())}
         for start, stop, these in inside
         if these.any()
     )
@@ -269,10 +282,18 @@ def nats(value: float) -> str:
 
 
 def _checks(
-    apart: float, single: float, allowed: float, reference: Fit, fits: Sequence[Fit], given: bool, positions: int
+    apart: float,
+    single: float,
+    half: float,
+    allowed: float,
+    reference: Fit,
+    fits: Sequence[Fit],
+    given: bool,
+    positions: int,
 ) -> list[Check]:
     control = fits[0]
-    why = "as was asked" if given else f"{MARGIN:g} times what single tokens are off, {FLOAT32_APART:g} at least"
+    larger = "single tokens are off" if single >= half else f"bfloat16 does to this checkpoint, {nats(half)}"
+    why = "as was asked" if given else f"{MARGIN:g} times what {larger}"
     sound = CONTROL_MARGIN * MARGIN * single <= control.from_meant
     proves = CONTROL_MARGIN * allowed <= control.from_meant
     detail = f"after a single token, which no rotation touches, the server is {nats(single)} off"
@@ -299,13 +320,17 @@ def _checks(
 
 def _not(fit: Fit) -> Check:
     """The server does not make this mistake, or it cannot be told."""
-    by = f" (what {', '.join(fit.engines)} does)" if fit.engines else ""
+    by = f" (what {_and(fit.engines)} would do)" if fit.engines else ""
     if fit.fits_better:
         return Check(f"not: {fit.said}", False, f"the server is nearer to this: {nats(fit.apart)}{by}", fit.key or None)
     if fit.excluded:
         return Check(f"not: {fit.said}", True, f"{nats(fit.apart)} from the server{by}")
     detail = f"cannot be told: it is {nats(fit.from_meant)} from what is meant, and {nats(fit.apart)} from the server"
     return Check(f"not: {fit.said}", True, detail + by)
+
+
+def _and(names: Sequence[str]) -> str:
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 
 def _headline(truth: Rotated, apart: float, allowed: float, fits: Sequence[Fit], checks: Sequence[Check]) -> str:
@@ -319,7 +344,7 @@ def _headline(truth: Rotated, apart: float, allowed: float, fits: Sequence[Fit],
         if name in failed:
             return f"nothing is proven: {failed[name].detail}"
     best = min(fits, key=lambda fit: fit.apart)
-    by = f", as {' and '.join(best.engines)} would" if best.engines else ""
+    by = f", as {_and(best.engines)} would" if best.engines else ""
     means = f"{truth.said}, as the checkpoint means ({nats(apart)})"
     if best.fits_better:
         near = "fit" if best.apart <= allowed else "are nearest to"

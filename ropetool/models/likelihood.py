@@ -5,14 +5,16 @@ Shape suffixes: T tokens, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ropetool.engines.completions import Sample
 from ropetool.engines.mistakes import Rotated, meant
@@ -49,6 +51,20 @@ def as_meant(loaded: Own, ids: Sequence[int]) -> Tensor:
     if stock_is_right(loaded.reading):
         return _log_probs(loaded.runner, ids)
     return rotated(loaded, meant(loaded.reading), ids)
+
+
+@contextmanager
+def in_bfloat16(loaded: Own) -> Iterator[None]:
+    """Within, what every module hands on is rounded to bfloat16, as a server in that type rounds it."""
+
+    def around(_module: nn.Module, _args: Any, output: Any) -> Any:
+        return output.bfloat16().to(output.dtype) if isinstance(output, Tensor) and output.is_floating_point() else None
+
+    with ExitStack() as undo:
+        for module in loaded.runner.model.modules():
+            if not any(True for _ in module.children()):
+                undo.callback(module.register_forward_hook(around).remove)
+        yield
 
 
 def rotated(loaded: Own, how: Rotated, ids: Sequence[int]) -> Tensor:

@@ -200,27 +200,29 @@ def verification(result: Verification) -> RenderableType:
     return Group(head, checks, positions, more)
 
 
+ASKED = {"prompt": "the log-probabilities of {} of them", "next": "what follows after {} lengths"}
+
+
 def served(result: Served) -> RenderableType:
     """What ``verify --served`` shows."""
     verdict = ("passed: ", "bold green") if result.passed else ("FAILED: ", "bold red")
     facts = _facts(
-        f"{result.checkpoint} and {result.model} at {result.server}",
+        result.checkpoint,
         [
+            ("server", result.server),
+            ("model", result.model),
             ("asked", f"{result.tokens} tokens, {ASKED[result.form].format(result.positions)}"),
             ("here", f"{result.dtype} on {result.device}"),
         ],
     )
     checks = _grid("checks", ["check", "", "detail"], [(c.name, _mark(c.passed), c.detail) for c in result.checks])
     positions = _grid(
-        "mean |difference| by tokens seen, in nats", ["tokens", "difference"],
+        "mean |difference| by position, in nats", ["positions", "difference"],
         [(f"{b['from']:.0f}-{b['to']:.0f}", f"{b['apart']:.2e}") for b in result.by_position],
         numbers=True,
     )  # fmt: skip
     notes = [Text.assemble(("note ", "cyan"), f"so few tokens do not show this: {said}") for said in result.unseen]
     return Group(Text.assemble(verdict, result.headline), facts, checks, positions, *notes)
-
-
-ASKED = {"prompt": "of which {} were told with their log-probabilities", "next": "and what follows after {} lengths"}
 
 
 def difference(result: Diff) -> RenderableType:
