@@ -57,8 +57,8 @@ Talk = Callable[[str], None]
 class Fit:
     """A wrong way to rotate, held against the server: ``apart`` from what it gave, ``from_meant`` from what is right.
 
-    Both are means over the positions, in nats. ``sigmas`` is how clearly the server is nearer to what is meant, ``near``
-    whether this, too, is within the tolerance of it.
+    Both are means over the positions, in nats. ``sigmas`` is how clearly the server is nearer to what is meant,
+    ``near`` whether this is within the tolerance of it, too.
     """
 
     said: str
@@ -291,7 +291,7 @@ def _checks(
     given: bool,
     positions: int,
 ) -> list[Check]:
-    control = fits[0]
+    control, best = fits[0], min(fits, key=lambda fit: fit.apart)
     larger = "single tokens are off" if single >= half else f"bfloat16 does to this checkpoint, {nats(half)}"
     why = "as was asked" if given else f"{MARGIN:g} times what {larger}"
     sound = CONTROL_MARGIN * MARGIN * single <= control.from_meant
@@ -314,16 +314,16 @@ def _checks(
             f"over {positions} positions the server is {nats(apart)} from what the checkpoint means; {nats(allowed)} "
             f"are allowed: {why}",
         ),
-        *map(_not, fits),
+        *(_not(fit, fit.near or fit is best) for fit in fits),
     ]  # fmt: skip
 
 
-def _not(fit: Fit) -> Check:
-    """The server does not make this mistake, or it cannot be told."""
+def _not(fit: Fit, likely: bool) -> Check:
+    """The server does not make this mistake, or it cannot be told; of far ones that are nearer, the best is likely."""
     by = f" (what {_and(fit.engines)} would do)" if fit.engines else ""
-    if fit.fits_better:
+    if fit.fits_better and likely:
         return Check(f"not: {fit.said}", False, f"the server is nearer to this: {nats(fit.apart)}{by}", fit.key or None)
-    if fit.excluded:
+    if fit.excluded or not fit.near:
         return Check(f"not: {fit.said}", True, f"{nats(fit.apart)} from the server{by}")
     detail = f"cannot be told: it is {nats(fit.from_meant)} from what is meant, and {nats(fit.apart)} from the server"
     return Check(f"not: {fit.said}", True, detail + by)
