@@ -9,7 +9,6 @@ python/sglang/srt/entrypoints/openai/serving_completions.py and utils.py (SGLang
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -235,7 +234,7 @@ def _next(asker: Asker, told: Mapping[str, Any]) -> Mapping[int, float]:
 
 
 def _log_prob(asker: Asker, value: Any, where: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or math.isnan(value) or value > ROUNDING:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value <= ROUNDING:  # nor is NaN
         raise _odd(asker, f"gives {quoted(asker.client, repr(value))[:40]} as a log-probability ({where})")
     return float(max(value, LEAST))
 
