@@ -115,6 +115,7 @@ def verify_served(
     device: Device = Device.AUTO,
     dtype: DType = DType.FLOAT32,
     tolerance: float | None = None,
+    max_memory: Mapping[int | str, int] | None = None,
     timeout_s: float = DEFAULT_TIMEOUT_S,
     key: str = "",
     talk: Talk = lambda message: None,
@@ -141,7 +142,8 @@ def verify_served(
         talk(f"loading {path}")
         from ropetool.models.likelihood import own
 
-        loaded = own(files, reading, where, dtype, trust_remote_code=trust_remote_code)
+        options = {"trust_remote_code": trust_remote_code, "max_memory": max_memory, "tokens": len(ids)}
+        loaded = own(files, reading, where, dtype, **options)
         found = _held_against(loaded, Case(checkpoint.config, reading), ids, told, tolerance, talk)
     return Served(
         passed=all(check.passed for check in found.checks), checkpoint=str(path), server=client.base,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,6 +14,8 @@ from ropetool.cli.checkpoints import Named, local
 from ropetool.cli.sink import Sink
 from ropetool.engines.client import KEY_VARIABLE
 from ropetool.errors import UsageError
+from ropetool.models.options import DType
+from ropetool.models.ranks import rank
 
 ServedUrl = Annotated[
     str | None,
@@ -42,24 +45,27 @@ def pair_with(a: Named, b: Named | None, *, model: str | None, timeout: float | 
 
 
 def verify_served(
-    checkpoint: Named, url: str, sink: Sink, out: Path | None, *, b: Named | None, base: list[Named] | None,
-    text: Path | None, timeout: float | None, **options: Any,
+    checkpoint: Named, url: str, sink: Sink, out: Path | None, *, beside: Mapping[str, object], text: Path | None,
+    timeout: float | None, dtype: DType | None, **options: Any,
 ) -> None:  # fmt: skip
-    """Run it, keep the result in ``out``, and leave with exit code 1 if the server is not right."""
+    """Run it, keep the result in ``out``, and leave with exit code 1 if the server is not right.
+
+    ``beside`` has what means nothing with a server, by name. Raises `UsageError` where one is given.
+    """
     from ropetool import served as verb
     from ropetool.views import jsons
 
-    for name, given in (("B", b), ("--base", base)):
+    for name, given in beside.items():
         if given:
             raise UsageError(f"--served compares one checkpoint with a server; leave out {name}")
     path = local(checkpoint, Need.WEIGHTS, sink)
     words = text.read_text(encoding="utf-8", errors="replace") if text else None
     with sink.others_output():
         result = verb.verify_served(
-            path, url, text=words, timeout_s=timeout or verb.DEFAULT_TIMEOUT_S,
+            path, url, text=words, dtype=dtype or DType.FLOAT32, timeout_s=timeout or verb.DEFAULT_TIMEOUT_S,
             key=os.environ.get(KEY_VARIABLE, ""), talk=sink.talk, **options,
         )  # fmt: skip
-    if out is not None:
+    if out is not None and rank() == 0:
         out.write_text(jsons.dumps(jsons.served(result)) + "\n", encoding="utf-8")
     sink.result("served", result)
     if not result.passed:

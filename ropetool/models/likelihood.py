@@ -38,9 +38,9 @@ class Own:
     reading: Reading
 
 
-def own(path: Path, reading: Reading, device: torch.device, dtype: DType, *, trust_remote_code: bool = False) -> Own:
-    """Load a checkpoint as it is stored; raises `UnsupportedError` for a class that predicts no tokens."""
-    runner = load(path, device, dtype, trust_remote_code=trust_remote_code)
+def own(path: Path, reading: Reading, device: torch.device, dtype: DType, **options: Any) -> Own:
+    """Load a checkpoint as it is stored, by `load`; raises `UnsupportedError` for a class that predicts no tokens."""
+    runner = load(path, device, dtype, **options)
     if runner.model.get_output_embeddings() is None:
         raise UnsupportedError(f"{type(runner.model).__name__} has no head that predicts tokens, so nothing to compare")
     return Own(runner, reading)

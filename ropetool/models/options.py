@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import Enum
+
+# Bytes by GPU number and ``cpu``; `EACH`: for each GPU, or where there is none, for all of the process.
+MaxMemory = Mapping[int | str, int]
+EACH = "each"
 
 
 class Device(str, Enum):

@@ -302,6 +302,7 @@ USES: Mapping[str, tuple[tuple[str, ...], str]] = {
     "neither": ((), "give a second checkpoint B, or --served URL"),
     "both": (("B", "--served", "http://a"), "leave out B"),
     "a base": (("--served", "http://a", "--base", "B"), "leave out --base"),
+    "no forward pass": (("--served", "http://a", "--quick"), "leave out --quick"),
     "a model without a server": (("B", "--model", "x"), "--model is about a server"),
     "a time without a server": (("B", "--timeout", "3"), "--timeout is about a server"),
 }
