@@ -19,6 +19,7 @@ from transformers import AutoTokenizer
 from ropetool import served
 from ropetool.checkpoint.bundled import CHECKPOINT, bundled
 from ropetool.errors import ServerAnswerError, UsageError
+from ropetool.models import likelihood
 from ropetool.served import Served, verify_served
 from tests import serving
 from tests.serving import FORMS, Fake
@@ -175,6 +176,21 @@ def test_what_no_mistake_explains_is_said_so(variant) -> None:
     result = compared(variant(), variant(change=a_window))
     assert not result.passed
     assert "fit none of" in result.headline
+
+
+def test_a_class_that_does_not_turn_by_its_config_proves_nothing(variant, monkeypatch) -> None:
+    load = likelihood.load
+
+    def load_and_spoil(*args: Any, **options: Any) -> Any:
+        runner = load(*args, **options)
+        runner.model.model.rotary_emb.inv_freq.mul_(1.5)
+        return runner
+
+    monkeypatch.setattr(likelihood, "load", load_and_spoil)
+    result = compared(variant(), variant())
+    assert not result.passed
+    assert result.headline.startswith("nothing is proven: the checkpoint's own class is")
+    assert not next(check for check in result.checks if check.name == "reference").passed
 
 
 def test_a_control_that_does_not_miss_proves_nothing(variant) -> None:
