@@ -23,6 +23,7 @@ from ropetool.models import likelihood
 from ropetool.served import Served, verify_served
 from tests import serving
 from tests.serving import FORMS, Fake
+from tests.tiny import TINY
 
 TOKENS = 128
 THETA, TRAINED = 100_000.0, 256
@@ -176,6 +177,17 @@ def test_what_no_mistake_explains_is_said_so(variant) -> None:
     result = compared(variant(), variant(change=a_window))
     assert not result.passed
     assert "fit none of" in result.headline
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_every_kind_of_model_is_compared(name, checkpoint) -> None:
+    """Fused, partial and latent projections, both layouts; without a tokenizer, on random tokens."""
+    fake = Fake(serving.transformers(checkpoint(name)), None)
+    with serving.serving(fake):
+        result = verify_served(checkpoint(name), fake.url)
+    assert result.passed, result.headline
+    assert result.apart < served.FLOAT32_APART
+    assert any(fit.excluded for fit in result.fits)
 
 
 def test_a_class_that_does_not_turn_by_its_config_proves_nothing(variant, monkeypatch) -> None:
