@@ -18,6 +18,11 @@
     │   ├── HubAccessError         gated, forbidden, or a token that is not accepted
     │   ├── HubOfflineError        the Hub cannot or must not be reached, and the cache has not what is needed
     │   └── HubTransferError       a file did not arrive whole
+    ├── ServerError                a server of a model, and what it answers
+    │   ├── ServerUnreachableError it cannot be reached, or ends the connection
+    │   ├── ServerTimeoutError     no whole answer within the time
+    │   ├── ServerRefusalError     it answers with an error, or with another address
+    │   └── ServerAnswerError      an answer that cannot be used
     ├── ConfigError                a value in a JSON file that cannot be used
     │   └── ConfigConflictError    two keys that disagree
     ├── UnsupportedError           understood, and refused
@@ -142,6 +147,36 @@ class HubTransferError(HubError):
     """A file did not arrive whole."""
 
     code = "hub-transfer"
+
+
+class ServerError(RopetoolError):
+    """A server of a model, and what it answers; ``fields`` names the address."""
+
+    code = "server"
+
+
+class ServerUnreachableError(ServerError):
+    """The server cannot be reached, or ends the connection before its answer."""
+
+    code = "server-unreachable"
+
+
+class ServerTimeoutError(ServerError):
+    """No whole answer came within the time."""
+
+    code = "server-timeout"
+
+
+class ServerRefusalError(ServerError):
+    """The server answers with an error, or with another address; ``fields`` has the status."""
+
+    code = "server-refusal"
+
+
+class ServerAnswerError(ServerError):
+    """An answer that cannot be used: no JSON, JSON of another shape, or no log-probabilities."""
+
+    code = "server-answer"
 
 
 class ConfigError(RopetoolError):

@@ -18,7 +18,7 @@ from safetensors.numpy import save_file
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "ropetool"
-VERBS = ("detect", "convert", "extend", "verify", "evaluate", "diff", "doctor")
+VERBS = ("detect", "convert", "extend", "verify", "evaluate", "diff", "doctor", "served")
 RANKS: tuple[tuple[str, ...], ...] = (
     ("errors",), ("rope", "checkpoint"), ("families",), ("engines",), ("models",), VERBS, ("views",), ("cli",),
 )  # fmt: skip
@@ -81,7 +81,8 @@ def cycle_faults(package: Path) -> list[str]:
         graph = {name: targets - free for name, targets in graph.items() if name not in free}
 
 
-HUB, HUB_LIBRARY = "checkpoint.hub", "huggingface_hub"
+# Libraries that one module alone imports, inside its functions: by its absence nothing else is slower or fails.
+SOLE_IMPORTER = {"huggingface_hub": "checkpoint.hub", "httpx2": "engines.client"}
 # Whoever opens a shard for its data asks `Shard.data`, which says no where only the header is here.
 DATA_BY_PATH = re.compile(
     r"\bshard\w*\.path\.(open|read)|(copy_file|link|safe_open|read_tensor|memmap)\(shard\w*\.path\b"
@@ -89,20 +90,22 @@ DATA_BY_PATH = re.compile(
 
 
 def hub_faults(package: Path) -> list[str]:
-    """Imports of the Hub's library anywhere but inside functions of one module, and shards read past `Shard.data`."""
+    """Imports of a library of one module anywhere but inside its functions, and shards read past `Shard.data`."""
     faults = []
     for name, tree, source in modules(package):
         inside = {
             id(node)
-            for function in ast.walk(tree)
-            if isinstance(function, ast.FunctionDef) and name == HUB
-            for node in ast.walk(function)
+            for block in ast.walk(tree)
+            if isinstance(block, ast.FunctionDef)
+            or (isinstance(block, ast.If) and ast.unparse(block.test) == "TYPE_CHECKING")
+            for node in ast.walk(block)
         }
         for node in ast.walk(tree):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             names += [str(node.module)] if isinstance(node, ast.ImportFrom) else []
-            if any(n.split(".")[0] == HUB_LIBRARY for n in names) and id(node) not in inside:
-                faults.append(f"{name}:{node.lineno} imports {HUB_LIBRARY}")
+            for library in {n.split(".")[0] for n in names} & SOLE_IMPORTER.keys():
+                if name != SOLE_IMPORTER[library] or id(node) not in inside:
+                    faults.append(f"{name}:{node.lineno} imports {library}")
         faults += [f"{name} reads a shard by {found[0]}" for found in DATA_BY_PATH.finditer(source)]
     return faults
 
@@ -194,6 +197,8 @@ PLANTED: tuple[tuple[Callable[[Path], list[str]], str, str, str], ...] = (
     (torch_faults, "verify.py", "def f():\n    from transformers import AutoModel\n", "verify"),
     (hub_faults, "detect.py", "def f():\n    from huggingface_hub import HfApi\n", "detect"),
     (hub_faults, "checkpoint/hub.py", "import huggingface_hub.errors\n", "checkpoint.hub"),
+    (hub_faults, "engines/client.py", "import httpx2\n", "engines.client"),
+    (hub_faults, "served.py", "def f():\n    import httpx2\n", "served"),
     (hub_faults, "checkpoint/compare.py", "with shard_a.path.open('rb') as file: pass\n", "checkpoint.compare reads"),
     (hub_faults, "convert.py", "copy_file(shard.path, target)\n", "convert reads"),
     (size_faults, "errors.py", "pass\n" * 400, "errors has"),
@@ -221,7 +226,7 @@ REFUSE = """
 import sys
 class Refuse:
     def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] in ("torch", "transformers", "huggingface_hub"):
+        if name.split(".")[0] in ("torch", "transformers", "huggingface_hub", "httpx2"):
             raise RuntimeError("imported: " + name)
 sys.meta_path.insert(0, Refuse())
 """
@@ -229,7 +234,7 @@ sys.meta_path.insert(0, Refuse())
 
 @pytest.fixture
 def without_torch(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Runs the command line where importing torch, transformers or the Hub's library is an error."""
+    """Runs the command line where importing torch, transformers, the Hub's library or httpx2 is an error."""
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "sitecustomize.py").write_text(REFUSE, encoding="utf-8")
     path = os.pathsep.join([str(tmp_path / "site"), str(ROOT)])

@@ -10,6 +10,7 @@ import typer
 from ropetool.checkpoint.hub_id import Need
 from ropetool.cli.checkpoints import Named, local, parse_checkpoint
 from ropetool.cli.options import Json, MaxMemoryOption, Quiet, TrustRemoteCode
+from ropetool.cli.served import ServedModel, ServedUrl, Timeout, pair_with, verify_served
 from ropetool.cli.sink import Sink
 from ropetool.errors import OutputError, UsageError
 from ropetool.models.options import Device, DType
@@ -17,7 +18,8 @@ from ropetool.models.ranks import rank
 
 First = Annotated[Named, typer.Argument(parser=parse_checkpoint, metavar="A", help="The source: a path or a Hub id.")]
 Second = Annotated[
-    Named, typer.Argument(parser=parse_checkpoint, metavar="B", help="The checkpoint to test against it, likewise.")
+    Named | None,
+    typer.Argument(parser=parse_checkpoint, metavar="[B]", help="The checkpoint to test against it, likewise."),
 ]
 Tokens = Annotated[
     int | None,
@@ -50,7 +52,7 @@ Out = Annotated[Path | None, typer.Option("--out", metavar="FILE.json", help="Ke
 
 def verify(
     a: First,
-    b: Second,
+    b: Second = None,
     tokens: Tokens = None,
     text: TextFile = None,
     device: DeviceOption = Device.AUTO,
@@ -60,6 +62,9 @@ def verify(
     quick: Quick = False,
     base: Bases = None,
     out: Out = None,
+    served: ServedUrl = None,
+    model: ServedModel = None,
+    timeout: Timeout = None,
     trust_remote_code: TrustRemoteCode = False,
     json: Json = False,
     quiet: Quiet = False,
@@ -67,18 +72,25 @@ def verify(
     """Prove by files and a forward pass of each that two checkpoints are the same model; exit 1 when they are not.
 
     Example: ropetool verify ./Llama-3.1-8B ./Llama-3.1-8B-meta
+
+    With --served URL: prove by its log-probabilities that a running server rotates as A means.
     """
     from ropetool import verify as verb
     from ropetool.views import jsons
 
     sink = Sink(json, quiet)
     if out is not None:
-        _check_out(out, (a.path, b.path))
-    if base and len(base) != len((a, b)):
-        raise UsageError(f"--base was given {len(base)} times; give the base of A, then that of B")
-    if base and max_memory is not None:
-        raise UsageError("adapters are merged into their bases in memory; leave out --max-memory, or --base")
-    first, second, *bases = (local(named, Need.WEIGHTS, sink) for named in (a, b, *(base or ())))
+        _check_out(out, tuple(named.path for named in (a, b) if named))
+    if served is not None:
+        verify_served(
+            a, served, sink, out, beside={"B": b, "--base": base, "--quick": quick}, model=model, timeout=timeout,
+            tokens=tokens, text=text, device=device, dtype=dtype, tolerance=tolerance, max_memory=max_memory,
+            trust_remote_code=trust_remote_code,
+        )  # fmt: skip
+        return
+    pair = pair_with(a, b, model=model, timeout=timeout)
+    _check_bases(base or [], max_memory)
+    first, second, *bases = (local(named, Need.WEIGHTS, sink) for named in (*pair, *(base or ())))
     words = text.read_text(encoding="utf-8", errors="replace") if text else None
     if quick:
         _refuse_beside_quick(
@@ -100,6 +112,13 @@ def verify(
         raise typer.Exit(1)
 
 
+def _check_bases(bases: list[Named], max_memory: object) -> None:
+    if bases and len(bases) != len(("A", "B")):
+        raise UsageError(f"--base was given {len(bases)} times; give the base of A, then that of B")
+    if bases and max_memory is not None:
+        raise UsageError("adapters are merged into their bases in memory; leave out --max-memory, or --base")
+
+
 def _refuse_beside_quick(**options: object) -> None:
     """Options of the forward pass mean nothing where there is none."""
     given = next((name for name, value in options.items() if value is not None), None)
@@ -109,7 +128,7 @@ def _refuse_beside_quick(**options: object) -> None:
         )
 
 
-def _check_out(out: Path, checkpoints: tuple[Path, Path]) -> None:
+def _check_out(out: Path, checkpoints: tuple[Path, ...]) -> None:
     """The result must not land in a checkpoint: those are only read."""
     for checkpoint in checkpoints:
         directory = checkpoint if checkpoint.is_dir() else checkpoint.parent

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -28,6 +30,21 @@ def tokenizer_of(path: Path) -> Any:
     except (ValueError, OSError, KeyError, TypeError, ImportError) as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise CheckpointError(f"no tokenizer can be loaded from {directory}: {reason}", path=str(directory)) from error
+
+
+def text_of(path: Path, ids: Sequence[int]) -> str | None:
+    """The text that the tokenizer makes exactly these ids of; None where there is none."""
+    text = str(tokenizer_of(path).decode(list(ids), skip_special_tokens=True))
+    return text if encode(path, text).tolist() == list(ids) else None
+
+
+@lru_cache(maxsize=1)
+def ids_by_text(path: Path) -> Mapping[str, int]:
+    """Every token by its text; those that share one are left out."""
+    tokenizer = tokenizer_of(path)
+    texts = [str(tokenizer.decode([token])) for token in range(len(tokenizer))]
+    often = Counter(texts)
+    return {text: token for token, text in enumerate(texts) if often[text] == 1}
 
 
 def encode(path: Path, text: str) -> Tensor:

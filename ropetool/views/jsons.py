@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from ropetool.families.decoder import Composite
     from ropetool.families.family import Family
     from ropetool.families.verdict import Verification
+    from ropetool.served import Served
 
 
 def dumps(value: Mapping[str, Any]) -> str:
@@ -83,6 +84,12 @@ def extended(result: Extended, *, dry_run: bool = False) -> dict[str, Any]:
 def verification(result: Verification) -> dict[str, Any]:
     """``verify --json``."""
     return asdict(result)
+
+
+def served(result: Served) -> dict[str, Any]:
+    """``verify --served --json``."""
+    excluded = [{**asdict(fit), "excluded": fit.excluded, "fits_better": fit.fits_better} for fit in result.fits]
+    return {**asdict(result), "relation": "served", "fits": excluded}
 
 
 def difference(result: Diff) -> dict[str, Any]:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from ropetool.families.family import Family
     from ropetool.families.kv_cache import KvCache
     from ropetool.families.verdict import Verification
+    from ropetool.served import Served
 
 
 def size(number_of_bytes: int) -> str:
@@ -197,6 +198,31 @@ def verification(result: Verification) -> RenderableType:
         f"relative difference {result.relative_diff:.2e}"
     )
     return Group(head, checks, positions, more)
+
+
+ASKED = {"prompt": "the log-probabilities of {} of them", "next": "what follows after {} lengths"}
+
+
+def served(result: Served) -> RenderableType:
+    """What ``verify --served`` shows."""
+    verdict = ("passed: ", "bold green") if result.passed else ("FAILED: ", "bold red")
+    facts = _facts(
+        result.checkpoint,
+        [
+            ("server", result.server),
+            ("model", result.model),
+            ("asked", f"{result.tokens} tokens, {ASKED[result.form].format(result.positions)}"),
+            ("here", f"{result.dtype} on {result.device}"),
+        ],
+    )
+    checks = _grid("checks", ["check", "", "detail"], [(c.name, _mark(c.passed), c.detail) for c in result.checks])
+    positions = _grid(
+        "mean |difference| by position, in nats", ["positions", "difference"],
+        [(f"{b['from']:.0f}-{b['to']:.0f}", f"{b['apart']:.2e}") for b in result.by_position],
+        numbers=True,
+    )  # fmt: skip
+    notes = [Text.assemble(("note ", "cyan"), f"so few tokens do not show this: {said}") for said in result.unseen]
+    return Group(Text.assemble(verdict, result.headline), facts, checks, positions, *notes)
 
 
 def difference(result: Diff) -> RenderableType:

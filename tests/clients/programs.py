@@ -111,18 +111,31 @@ def llama_cpp(checkpoint: Path, tokens: list[int]) -> torch.Tensor:
 
     with tempfile.TemporaryDirectory(dir=checkpoint.parent) as directory:
         gguf = to_gguf(checkpoint, Path(directory) / "model.gguf")
-        params = xllamacpp.CommonParams()
-        params.model.path = str(gguf)
-        params.n_ctx, params.n_parallel, params.warmup = len(tokens) + LLAMA_CPP_EVERY, 1, False
-        params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1
-        params.cache_type_k = params.cache_type_v = xllamacpp.ggml_type.GGML_TYPE_F32
-        params.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED  # it rounds to float16
-        server = xllamacpp.Server(params)
+        server = llama_cpp_server(
+            gguf,
+            len(tokens) + LLAMA_CPP_EVERY,
+            cache_type_k=xllamacpp.ggml_type.GGML_TYPE_F32,
+            cache_type_v=xllamacpp.ggml_type.GGML_TYPE_F32,
+            flash_attn_type=xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED,  # it rounds to float16
+        )
         vocabulary = json.loads((checkpoint / "config.json").read_text("utf-8"))["vocab_size"]
         log_probs = torch.full((len(tokens), vocabulary), torch.nan)
         for length in range(LLAMA_CPP_EVERY, len(tokens) + 1, LLAMA_CPP_EVERY):
             log_probs[length - 1] = next_token(server, tokens[:length], vocabulary)
     return log_probs
+
+
+def llama_cpp_server(gguf: Path, context: int, **settings: Any) -> Any:
+    """A running server of a GGUF, as long as the object lives, at its ``listening_address``."""
+    import xllamacpp
+
+    params = xllamacpp.CommonParams()
+    params.model.path, params.port = str(gguf), 0
+    params.n_ctx, params.n_parallel, params.warmup = context, 1, False
+    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1
+    for name, value in settings.items():
+        setattr(params, name, value)
+    return xllamacpp.Server(params)
 
 
 def to_gguf(checkpoint: Path, destination: Path) -> Path:
