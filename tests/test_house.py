@@ -260,6 +260,8 @@ def test_light_commands_never_import_torch(without_torch, checkpoint, tmp_path: 
         ("extend", source, tmp_path / "c", "--method", "yarn", "--to", "128"),
         ("extend", source, tmp_path / "d", "--method", "ntk", "--factor", "2", "--json"),
         ("diff", source, source),
+        ("verify", source, tmp_path / "b", "--quick"), ("verify", adapter, adapter, "--quick", "--json"),
+        ("verify", source, tmp_path / "c", "--quick"),
         ("doctor", "--help"), ("doctor", source, "--engine", "ctranslate2"),
         ("doctor", source, "--engine", "torchtune", "--json"),
     )  # fmt: skip

@@ -13,8 +13,9 @@ from ropetool import convert, extend, verify
 from ropetool.errors import CheckpointError, UsageError
 from ropetool.families import plan
 from ropetool.families.methods import Weights
-from ropetool.models.logits import compare_logits, derived_tolerance
+from ropetool.models.logits import compare_logits, derived_tolerance, on_disk, rounding, spread
 from ropetool.models.options import Device, DType
+from ropetool.models.passes import by_reference
 from ropetool.models.rotary import rotate_pairs
 from ropetool.models.tiny import build
 from ropetool.rope import pairing
@@ -360,8 +361,8 @@ def test_a_lost_attention_factor_is_seen(checkpoint, tmp_path):
         module.attention_scaling = 1.0
     lost = run.logits(runner, ids)
     side = verify._side(out)
-    reference = verify._by_reference(runner, side, side, ids, side.reading.pairing)
-    allowed = derived_tolerance(right, DType.FLOAT32, side.reading)
+    reference = by_reference(runner, side, side, ids, side.reading.pairing)
+    allowed = rounding(right, DType.FLOAT32, side.layer_count)
     assert compare_logits(right, reference).max_abs_diff <= allowed
     assert compare_logits(lost, reference).max_abs_diff > 100 * allowed
 
@@ -376,18 +377,88 @@ def test_float64_leaves_a_millionth_of_what_float32_does(checkpoint, tmp_path):
     assert double.max_abs_diff < 1e-6 * single.max_abs_diff
 
 
-def test_what_may_be_rounding_is_sent_to_float64_and_a_fault_is_not(checkpoint, tmp_path):
+def test_a_doubt_that_float32_leaves_is_settled_in_float64(checkpoint, tmp_path):
+    """Where only the logits fail, and by little; a person who asks for float32 gets it, and the advice."""
     source = checkpoint("llama")
     out = converted(source, tmp_path / "out")
     apart = verify.verify(source, out).max_abs_diff
+    settled = verify.verify(source, out, tolerance=0.1 * apart)
+    assert (settled.passed, settled.dtype) == (True, "float64")
     for within, hinted in ((0.1, True), (1e-3, False)):
-        failed = [c for c in verify.verify(source, out, tolerance=within * apart).checks if not c.passed]
-        assert [c.name for c in failed] == ["logits"]
-        assert ("run again with --dtype float64" in failed[0].detail) is hinted
+        result = verify.verify(source, out, tolerance=within * apart, dtype=DType.FLOAT32)
+        assert result.culprit.name == "logits"
+        assert failed(result) == {"logits"}
+        assert ("run again with --dtype float64" in result.culprit.detail) is hinted
     rewrite(out, lambda tensors: tensors["model.norm.weight"].mul_(1.0001))
-    failed = {c.name: c.detail for c in verify.verify(source, out, tolerance=1e-5).checks if not c.passed}
-    assert len(failed) > 1
-    assert "float64" not in failed["logits"]
+    result = verify.verify(source, out, tolerance=1e-5)
+    assert result.dtype == "float32"
+    assert len(failed(result)) > 1
+    assert not any("float64" in check.detail for check in result.checks)
+
+
+def test_a_fault_stays_one_in_float64(checkpoint, tmp_path, monkeypatch):
+    """A difference that only looks like rounding: one frequency of the reference is off by 1e-6."""
+    from ropetool.rope.frequencies import Default
+
+    source = checkpoint("llama")
+    out = converted(source, tmp_path / "out")
+    monkeypatch.setattr("ropetool.models.reference._with_live", lambda rotary, buffer, learned: rotary)
+    right = Default.inv_freq
+    monkeypatch.setattr(Default, "inv_freq", lambda self, *arguments: right(self, *arguments) * (1 + 3e-6))
+    single = verify.verify(source, out, dtype=DType.FLOAT32)
+    result = verify.verify(source, out, tolerance=0.5 * single.max_abs_diff)
+    assert result.dtype == "float64"
+    assert failed(result) == {"logits"}
+
+
+def test_the_tolerance_follows_type_depth_tokens_and_control():
+    table = torch.randn(40, 96, generator=torch.Generator().manual_seed(1)) * 2.5
+    first = derived_tolerance(table, DType.FLOAT32, 2, 8.0)
+    assert first.allowed == rounding(table, DType.FLOAT32, 2) < 1e-3
+    assert derived_tolerance(table, DType.FLOAT32, 8, 8.0).allowed == pytest.approx(2 * first.allowed)
+    assert derived_tolerance(table, DType.FLOAT64, 2, 8.0).allowed == pytest.approx(first.allowed * 2.0**-29)
+    assert derived_tolerance(table.repeat(30, 1), DType.FLOAT32, 2, 8.0).allowed > 2 * first.allowed
+    near = derived_tolerance(table, DType.FLOAT32, 2, 1e-3)
+    assert near.allowed == pytest.approx(1e-5)
+    assert "a 100th of the distance of the wrong layout, 0.001; less than what float32 can round" in near.reason
+    assert "what float32 can round over 2 layers, 40 positions and logits that spread by 2.5" in first.reason
+    assert derived_tolerance(table, DType.FLOAT32, 2, 8.0, given=0.5).allowed == 0.5
+
+
+def test_tables_on_disk_are_compared_as_tables_in_memory(tmp_path):
+    """In pieces, with the last one short: against the plain formulas over the whole."""
+    generator = torch.Generator().manual_seed(2)
+    a, b = (torch.randn(150, 33, generator=generator) * 3 + 7 for _ in range(2))
+    found = compare_logits(on_disk(a, tmp_path / "a"), on_disk(b, tmp_path / "b"))
+    log_a, log_b = a.double().log_softmax(-1), b.double().log_softmax(-1)
+    assert found.max_abs_diff == float((a.double() - b.double()).abs().max())
+    assert found.mean_kl == pytest.approx(float((log_a.exp() * (log_a - log_b)).sum(-1).mean()))
+    assert found.top1_agreement == pytest.approx(float((a.argmax(-1) == b.argmax(-1)).double().mean()))
+    assert spread(a) == pytest.approx(float(a.double().std(correction=0)))
+    assert found.by_position[-1]["to"] == 150
+    a[149, 3] = float("inf")
+    assert not compare_logits(on_disk(a, tmp_path / "c"), b).finite
+
+
+def test_quick_compares_the_files_alone(checkpoint, own, tmp_path):
+    source = checkpoint("llama")
+    out = converted(source, tmp_path / "out")
+    result = verify.verify_files(source, out)
+    assert (result.passed, result.relation, result.tokens, result.device) == (True, "converted", 0, "none")
+    assert {"tensors-kept", "tensors-moved", "configs"} <= {check.name for check in result.checks}
+    extended = tmp_path / "extended"
+    extend.apply(extend.plan(source, extended, extend.Method.YARN, factor=4.0))
+    assert verify.verify_files(source, extended).passed
+    NOT_AN_EXTENSION["factor-twice"](extended)
+    assert failed(verify.verify_files(source, extended)) == {"extension"}
+    tiny.edit_json(out / "config.json", rms_norm_eps=0.1)
+    assert failed(verify.verify_files(source, out)) == {"configs"}
+    tiny.edit_json(out / "config.json", "rms_norm_eps")
+    (lost,) = (check for check in verify.verify_files(source, out).checks if not check.passed)
+    assert "rms_norm_eps" in lost.detail
+    assert "leave out --quick to ask the class" in lost.detail
+    rewrite(out, lambda tensors: tensors["model.layers.1.self_attn.k_proj.weight"].neg_())
+    assert "tensors-moved" in failed(verify.verify_files(source, out))
 
 
 def test_a_checkpoint_that_lacks_a_weight_is_refused(own, checkpoint):

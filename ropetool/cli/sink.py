@@ -78,3 +78,23 @@ class Sink:
         with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
             task = progress.add_task(what, total=None)
             yield lambda done, total: progress.update(task, completed=done, total=total)
+
+    @contextmanager
+    def stages_progress(self) -> Iterator[Callable[[str, int, int], None]]:
+        """A bar for each stage of a long command, on a terminal only; yields a function of (stage, done, total)."""
+        if not self.shows_bars:
+            yield lambda stage, done, total: None
+            return
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+        columns = (TextColumn("{task.description}"), BarColumn(), "{task.percentage:>3.0f}%", TimeRemainingColumn())
+        tasks: dict[str, TaskID] = {}
+        with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+
+            def show(stage: str, done: int, total: int) -> None:
+                if stage not in tasks:
+                    tasks[stage] = progress.add_task(stage, total=total)
+                progress.update(tasks[stage], completed=min(done, total), total=total)
+
+            yield show

@@ -26,11 +26,15 @@ TextFile = Annotated[
     Path | None, typer.Option("--text", exists=True, dir_okay=False, help="Text to run instead of random tokens.")
 ]
 DeviceOption = Annotated[Device, typer.Option("--device", help="Where to run; auto takes a GPU when there is one.")]
-DTypeOption = Annotated[DType, typer.Option("--dtype", help="What to compute in.")]
+DTypeOption = Annotated[
+    DType | None,
+    typer.Option("--dtype", help="What to compute in; by default float32, and float64 where that leaves a doubt."),
+]
 Tolerance = Annotated[
     float | None,
-    typer.Option("--tolerance", min=0.0, help="Largest |logit difference|; default: by rounding."),
+    typer.Option("--tolerance", min=0.0, help="Largest |logit difference|; by default derived, and shown."),
 ]
+Quick = Annotated[bool, typer.Option("--quick", help="Compare the files alone, byte by byte; nothing is run.")]
 Bases = Annotated[
     list[Named] | None,
     typer.Option(
@@ -49,15 +53,16 @@ def verify(
     tokens: Tokens = None,
     text: TextFile = None,
     device: DeviceOption = Device.AUTO,
-    dtype: DTypeOption = DType.FLOAT32,
+    dtype: DTypeOption = None,
     tolerance: Tolerance = None,
+    quick: Quick = False,
     base: Bases = None,
     out: Out = None,
     trust_remote_code: TrustRemoteCode = False,
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Prove by a forward pass of each that two checkpoints are the same model; exit 1 when they are not.
+    """Prove by files and a forward pass of each that two checkpoints are the same model; exit 1 when they are not.
 
     Example: ropetool verify ./Llama-3.1-8B ./Llama-3.1-8B-meta
     """
@@ -71,17 +76,28 @@ def verify(
         raise UsageError(f"--base was given {len(base)} times; give the base of A, then that of B")
     first, second, *bases = (local(named, Need.WEIGHTS, sink) for named in (a, b, *(base or ())))
     words = text.read_text(encoding="utf-8", errors="replace") if text else None
-    with sink.others_output():
-        result = verb.verify(
-            first, second, tokens=tokens, text=words, device=device, dtype=dtype, tolerance=tolerance,
-            bases=(bases[0], bases[1]) if bases else None,
-            talk=sink.talk, trust_remote_code=trust_remote_code,
-        )  # fmt: skip
+    if quick:
+        _refuse_beside_quick(tokens=tokens, text=text, dtype=dtype, tolerance=tolerance, base=base)
+        result = verb.verify_files(first, second, talk=sink.talk)
+    else:
+        with sink.stages_progress() as progress, sink.others_output():
+            result = verb.verify(
+                first, second, tokens=tokens, text=words, device=device, dtype=dtype, tolerance=tolerance,
+                bases=(bases[0], bases[1]) if bases else None,
+                talk=sink.talk, progress=progress, trust_remote_code=trust_remote_code,
+            )  # fmt: skip
     if out is not None:
         out.write_text(jsons.dumps(jsons.verification(result)) + "\n", encoding="utf-8")
     sink.result("verification", result)
     if not result.passed:
         raise typer.Exit(1)
+
+
+def _refuse_beside_quick(**options: object) -> None:
+    """Options of the forward pass mean nothing where there is none."""
+    given = next((name for name, value in options.items() if value is not None), None)
+    if given:
+        raise UsageError(f"--quick runs nothing, so --{given} has no meaning beside it; leave one of the two out")
 
 
 def _check_out(out: Path, checkpoints: tuple[Path, Path]) -> None:

@@ -29,6 +29,11 @@ class Side:
         """Whether the stock class rotates the layout that the weights have."""
         return self.reading.pairing is self.reading.class_pairing
 
+    @property
+    def layer_count(self) -> int:
+        """How many layers the text decoder has, 1 where its config does not say."""
+        return int(self.reading.config.get("num_hidden_layers") or self.reading.config.get("n_layer") or 1)
+
 
 def form_fault(a: Side, b: Side) -> str | None:
     """Where the two cannot be compared at all: other tensors, other shapes, another geometry."""

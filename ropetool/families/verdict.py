@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
+
+from ropetool.rope.layout import Pairing
 
 
 @dataclass(frozen=True)
@@ -19,7 +22,10 @@ class Check:
 
 @dataclass(frozen=True)
 class Verification:
-    """The verdict, and everything that it rests on."""
+    """The verdict, and everything that it rests on; ``culprit`` is the first check that failed.
+
+    Where nothing ran, device and dtype are ``none``, tokens 0, and the figures not a number.
+    """
 
     passed: bool
     relation: str
@@ -31,6 +37,21 @@ class Verification:
     mean_kl: float
     top1_agreement: float
     tolerance: float
+    tolerance_reason: str
     by_position: tuple[Mapping[str, float], ...]
     control: Mapping[str, Any]
     checks: tuple[Check, ...]
+    culprit: Check | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "culprit", next((check for check in self.checks if not check.passed), None))
+
+
+def without_forward_pass(pairing: Pairing, relation: str, checks: tuple[Check, ...], why: str) -> Verification:
+    """The verdict by files alone, and ``why`` nothing was run."""
+    control = {"layout": pairing.other.value, "max_abs_diff": math.nan, "failed_as_it_must": False}
+    passed, unknown = all(check.passed for check in checks), math.nan
+    return Verification(
+        passed, relation, "none", "none", 0, unknown, unknown, unknown, unknown, unknown, f"nothing was run: {why}", (),
+        control, checks,
+    )  # fmt: skip

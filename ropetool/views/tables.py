@@ -179,14 +179,14 @@ def _mark(passed: bool) -> Text:
 
 def verification(result: Verification) -> RenderableType:
     """What ``verify`` shows."""
+    ran = f"{result.tokens} tokens, {result.dtype} on {result.device}" if result.tokens else "by the files alone"
     head = Text.assemble(
         ("passed" if result.passed else "FAILED", "bold green" if result.passed else "bold red"),
-        f": {result.relation}, {result.tokens} tokens, {result.dtype} on {result.device}",
+        f": {result.relation}, {ran}",
     )
     checks = _grid("checks", ["check", "", "detail"], [(c.name, _mark(c.passed), c.detail) for c in result.checks])
     if not result.tokens:
-        why = "adapters are run only merged into bases, given by --base" if result.passed else "the two differ in form"
-        return Group(head, checks, Text(f"no forward pass: {why}"))
+        return Group(head, checks, Text(result.tolerance_reason))
     positions = _grid(
         "largest |logit difference| by position", ["positions", "difference"],
         [(f"{b['from']:.0f}-{b['to']:.0f}", f"{b['max_abs_diff']:.2e}") for b in result.by_position],

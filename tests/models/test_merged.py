@@ -110,7 +110,7 @@ def test_what_cannot_be_compared_is_said(pair, monkeypatch, tmp_path: Path) -> N
 def test_the_command_line(pair, tmp_path: Path, capsys) -> None:
     base, adapter, base_to, adapter_to = map(str, pair)
     assert app.run(["verify", adapter, adapter_to]) == 0
-    assert "no forward pass: adapters are run only merged into bases, given by --base" in capsys.readouterr().out
+    assert "nothing was run: adapters are run only merged into bases, given by --base" in capsys.readouterr().out
     assert app.run(["verify", adapter, adapter_to, "--base", base, "--base", base_to, "--quiet"]) == 0
     assert "control" in capsys.readouterr().out
     assert app.run(["verify", adapter, adapter_to, "--base", base]) == 2
