@@ -12,8 +12,8 @@ Progress = Callable[[str, int, int], None]
 STAGE = "forward passes"
 
 
-def _layers(model: nn.Module) -> Sequence[nn.Module]:
-    """The longest list of modules that is in no other list: experts are within a layer."""
+def layers_of(model: nn.Module) -> Sequence[nn.Module]:
+    """The layers of a model: the longest list of modules that is in no other list, as experts are; else the model."""
     lists = {name: module for name, module in model.named_modules() if isinstance(module, nn.ModuleList)}
     outer = [m for name, m in lists.items() if not any(name.startswith(f"{other}.") for other in lists)]
     return list(max(outer, key=len, default=[model]))
@@ -29,7 +29,7 @@ class Steps:
     @contextmanager
     def of(self, model: Any) -> Iterator[None]:
         """Within, every layer that ``model`` goes through is counted."""
-        layers = _layers(model)
+        layers = layers_of(model)
 
         def step(*_: Any) -> None:
             self._done += 1 / len(layers)

@@ -1,7 +1,7 @@
 """Read a model's scores over a long sequence a chunk at a time, and the three ways to do it.
 
-Cached: the body takes the sequence in chunks, each looking back through the KV cache. Whole: the body takes all of it at
-once. In both the head, with whatever the class does after it (soft caps, scales), runs over a few positions at a time.
+Cached: the body takes the sequence in chunks, each looking back through the KV cache. Whole: the body takes all of it
+at once. In both the head, with whatever the class does after it (soft caps, scales), runs over a few positions at a time.
 Plain: the class's own forward, all scores at once; it is what the other two are held against (`models.trial`).
 """
 
@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from ropetool.models.load import Runner
+from ropetool.models.steps import layers_of
 
 # Scores that are held at once: 128 MiB in float32.
 HEAD_VALUES = 1 << 25
@@ -104,11 +105,6 @@ def _head(runner: Runner, ids_BT: Tensor, hidden: Any) -> Tensor:
             del body.forward
 
 
-def layers_of(model: nn.Module) -> nn.ModuleList:
-    """The layers of a model: its longest list of modules, the outermost of several as long; empty where it has none."""
-    return max((m for m in model.modules() if isinstance(m, nn.ModuleList)), key=len, default=nn.ModuleList())
-
-
 @contextmanager
 def _counted(model: nn.Module, rows: int, advance: Advance) -> Iterator[Callable[[int], None]]:
     """Within, every layer that is done counts for its share of the tokens; yields what takes the tokens of a pass."""
@@ -117,8 +113,6 @@ def _counted(model: nn.Module, rows: int, advance: Advance) -> Iterator[Callable
     def pass_over(of_each: int) -> None:
         nonlocal tokens
         tokens = of_each * rows
-        if not layers:
-            advance(tokens)
 
     hooks = [layer.register_forward_hook(lambda *_: advance(tokens / len(layers))) for layer in layers]
     try:

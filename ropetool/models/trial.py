@@ -1,8 +1,8 @@
 """Choose how a long sequence goes through a model, by trying on a short prefix what would be trusted on all of it.
 
 Every way is held against the class's own forward. Two runs of one function differ by rounding, so the bound is made of
-rounding: every number that goes into a layer or out of it is moved by one unit in its last place, up or down, and how far
-that moves the scores is measured. One unit is twice what a rounding can be off by, and the results within a layer are
+rounding: every number that enters or leaves a layer is moved by one unit in its last place, up or down, and how far that
+moves the scores is measured. One unit is twice what a rounding can be off by, and the results within a layer are
 added to the larger sum that is moved; two runs may each be off, which doubles it. So the bound follows the dtype, the
 depth and what this very model does with a small difference (one that routes tokens to experts does much with it).
 What the check must see, a chunk that forgets what was before it, is run as well, and has to be beyond the bound.
@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
@@ -23,7 +23,8 @@ from torch import Tensor
 from ropetool.models.load import Runner
 from ropetool.models.loading import reason
 from ropetool.models.room import out_of_memory
-from ropetool.models.stream import NoCacheError, Way, layers_of, scores
+from ropetool.models.steps import layers_of
+from ropetool.models.stream import NoCacheError, Way, scores
 from ropetool.models.tables import FOLLOW_THE_LENGTH, stretch, table_modules
 
 CHUNK_TOKENS = 1024
@@ -64,11 +65,15 @@ def follows_length(model: Any) -> bool:
     return False
 
 
-def choose(runner: Runner, ids_T: Tensor, *, by_length: bool = False) -> Passes:
+def choose(runner: Runner, ids_T: Tensor, *, by_length: bool = False, chunk_tokens: int = CHUNK_TOKENS) -> Passes:
     """Try the ways on a prefix of ``ids_T`` and take the first that gives what the class's own forward gives.
 
     ``by_length``: config.json says that the frequencies depend on the length in play, whatever the class tells.
     """
+    return replace(_choose(runner, ids_T, by_length), chunk_tokens=chunk_tokens)
+
+
+def _choose(runner: Runner, ids_T: Tensor, by_length: bool) -> Passes:
     ids_BT = ids_T[None, :PREFIX_TOKENS].to(runner.device)
     stretch(runner.model, 1)
     want_TV = next(scores(runner, ids_BT, Way.PLAIN, 0))[1][0].float()
@@ -80,7 +85,7 @@ def choose(runner: Runner, ids_T: Tensor, *, by_length: bool = False) -> Passes:
         return Passes(how, f"its head does not run apart from its body ({_told(apart, bound)})", Way.PLAIN)
     if per_length:
         said = "its frequencies depend on the number of tokens in play (dynamic, longrope): one pass for each length"
-        return Passes(How.PER_LENGTH, said, Way.WHOLE, CHUNK_TOKENS, apart, bound)
+        return Passes(How.PER_LENGTH, said, Way.WHOLE, difference=_number(apart), bound=bound)
     return _cached_or_whole(runner, ids_T, ids_BT, want_TV, bound)
 
 
@@ -99,7 +104,7 @@ def _cached_or_whole(runner: Runner, ids_T: Tensor, ids_BT: Tensor, want_TV: Ten
     if window and not _within(beyond := _across_window(runner, ids_T, window), bound):
         return whole(f"past its window of {window} tokens its KV cache differs from one pass ({_told(beyond, bound)})")
     said = f"chunks through the KV cache give what one pass gives ({_told(found, bound)})"
-    return Passes(How.CACHED, said, Way.CACHED, CHUNK_TOKENS, found if isinstance(found, float) else None, bound)
+    return Passes(How.CACHED, said, Way.CACHED, difference=_number(found), bound=bound)
 
 
 def _difference(runner: Runner, ids_BT: Tensor, way: Way, want_TV: Tensor) -> float | str:
@@ -134,8 +139,14 @@ def _within(found: float | str, bound: float) -> bool:
     return isinstance(found, float) and found <= bound
 
 
+def _number(found: float | str) -> float | None:
+    return found if isinstance(found, float) else None
+
+
 def _told(found: float | str, bound: float) -> str:
-    return found if isinstance(found, str) else f"{found:.1e} of the scores on a prefix, where rounding gives {bound:.1e}"
+    return (
+        found if isinstance(found, str) else f"{found:.1e} of the scores on a prefix, where rounding gives {bound:.1e}"
+    )
 
 
 def _distances(found_TV: Tensor, want_TV: Tensor) -> Tensor:
@@ -157,7 +168,7 @@ def _bound(runner: Runner, ids_BT: Tensor, want_TV: Tensor) -> float:
 
 @contextmanager
 def _last_places_moved(model: Any) -> Iterator[None]:
-    """Within, every number of the embeddings and of each layer's output is off by its last place, up or down (seeded)."""
+    """Within, all numbers of the embeddings and of each layer's output are off by their last place, up or down."""
     generator = torch.Generator().manual_seed(0)
 
     def moved(module: Any, args: Any, output: Any) -> Any:
