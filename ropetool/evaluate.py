@@ -1,11 +1,11 @@
-"""Evaluate: what an extension gives and what it costs, as next-token loss by position and as passkeys found by length."""
+"""Evaluate: what an extension gives and costs, as next-token loss by position and as passkeys found by length."""
 
 from __future__ import annotations
 
 import math
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -141,7 +141,7 @@ def evaluate(
     progress: Progress = _no_progress,
     talk: Talk = _no_talk,
 ) -> Evaluation:
-    """Mean next-token loss on ``text`` by position, for ``path`` and, beside it, ``against``; with ``passkey`` that too.
+    """Mean next-token loss on ``text`` by position, and passkeys, of ``path`` and, beside it, ``against``.
 
     ``edges`` are the ends of the position bins in tokens, rising; by default those of `default_edges` that the text
     reaches. A bin for short context is put before them where they have none. Up to ``windows`` consecutive pieces of
@@ -227,8 +227,8 @@ def _beyond(path: Path, context: Context, longest: int) -> tuple[Warn, ...]:
     if context.reach is None or longest <= context.reach:
         return ()
     said = (
-        f"{path.name} is read up to {longest} tokens, and its config.json is made for {context.reach}: what is measured "
-        f"beyond is what the model does without an extension to that length"
+        f"{path.name} is read up to {longest} tokens, and its config.json is made for {context.reach}: what is "
+        f"measured beyond that is a model outside what it promises"
     )
     return (Warn("beyond-reach", said),)
 
@@ -258,7 +258,7 @@ def _key_lengths(
 
 
 def _check_same_tokens(path: Path, against: Path, text: str) -> None:
-    """Losses per token compare only where the tokens are the same; a checkpoint without a tokenizer takes the other's."""
+    """Losses per token compare only where tokens are the same; a checkpoint without a tokenizer takes the other's."""
     from ropetool.models.text import encode
 
     try:

@@ -9,13 +9,13 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from ropetool.errors import CheckpointError, UnsupportedError
+from ropetool.errors import UnsupportedError
 from ropetool.models.load import Runner
 from ropetool.models.loading import reason
 from ropetool.models.room import out_of_memory, with_room
 from ropetool.models.stream import scores
 from ropetool.models.tables import stretch
-from ropetool.models.trial import How, Passes
+from ropetool.models.trial import How, Passes, check_numbers
 
 Talk = Callable[[str], None]
 # (position, scores [B, t, V]) to what is kept of them, [B, t].
@@ -39,9 +39,9 @@ class Meter:
 def read(
     runner: Runner, ids_BT: Tensor, passes: Passes, reduce: Reduce, meter: Meter, talk: Talk, first: int = 0
 ) -> tuple[Tensor, Passes]:
-    """``reduce`` of the scores of every position from ``first`` on, [B, T - first]; where memory runs out, by half chunks.
+    """``reduce`` of the scores at every position from ``first`` on, [B, T - first]; by half chunks if memory runs out.
 
-    The passes come back with the chunk that had room. Raises `UnsupportedError` where the class fails on so many tokens.
+    The passes come back with the chunk that had room. Raises `UnsupportedError` where the class fails on the tokens.
     """
     ids_BT, before = ids_BT.to(runner.device), meter.done
 
@@ -85,7 +85,9 @@ def text_losses(
 
         losses_BT, passes = read(runner, ids_T[None, :stop], passes, loss, meter, talk, start)
         parts.append(losses_BT[0])
-    return _finite(torch.cat(parts), runner), passes
+    losses_T = torch.cat(parts)
+    check_numbers(losses_T, runner)
+    return losses_T, passes
 
 
 def first_choices(
@@ -93,15 +95,3 @@ def first_choices(
 ) -> tuple[Tensor, Passes]:
     """The token of the highest score at every position from ``first`` on, [B, T - first] on the CPU."""
     return read(runner, ids_BT, passes, lambda at, scores_BTV: scores_BTV.argmax(-1).cpu(), meter, talk, first)
-
-
-def _finite(losses_T: Tensor, runner: Runner) -> Tensor:
-    bad = (~torch.isfinite(losses_T)).nonzero()
-    if len(bad):
-        raise CheckpointError(
-            f"the scores of {type(runner.model).__name__} are no finite numbers at {len(bad)} of {len(losses_T)} "
-            f"positions, first at {int(bad[0])}: the weights are damaged, or --dtype is too narrow; try float32",
-            positions=len(bad),
-            first=int(bad[0]),
-        )
-    return losses_T

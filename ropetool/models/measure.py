@@ -76,7 +76,7 @@ def _run(runner: Runner, context: Context, work: Work, meter: Meter) -> Found:
         sample = work.pieces[0]
     elif work.passkey:
         plan = work.passkey
-        sample = documents(work.words_of, work.filler, work.longest, plan.depths[0], 1, plan.seed)[0].ids_T
+        sample = documents(work.words_of, work.filler, work.longest, plan.depths[0], 1, plan.seed)[0].ids
     passes = choose(runner, sample, by_length=context.by_length, chunk_tokens=work.chunk_tokens)
     losses: Tensor | None = None
     if work.pieces is not None:
@@ -104,7 +104,7 @@ def _answers(runner: Runner, passes: Passes, work: Work, meter: Meter) -> dict[t
             for start in range(0, len(asked), together):
                 batch = asked[start : start + together]
                 first = length - max(document.answer_tokens for document in batch) - 1
-                ids = torch.stack([document.ids_T for document in batch])
+                ids = torch.stack([document.ids for document in batch])
                 choices, passes = first_choices(runner, ids, first, passes, meter, work.talk)
                 found += sum(right(document, row) for document, row in zip(batch, choices, strict=True))
             correct[length, depth] = found

@@ -50,16 +50,16 @@ class Haystack:
 
 @dataclass(frozen=True)
 class Document:
-    """Token ids [T] whose last ``answer_tokens`` are the answer, and where the needle begins."""
+    """Token ids [T], whose last ``answer_tokens`` are the answer, and where the needle begins."""
 
-    ids_T: Tensor
+    ids: Tensor
     answer_tokens: int
     needle: int
 
 
 @lru_cache(maxsize=2)
 def haystack(path: Path, running_text: str) -> Haystack:
-    """What the documents for the checkpoint at ``path`` are made of; ``running_text`` is filler for a task of its own."""
+    """What a checkpoint's documents are made of; ``running_text`` is the filler for a task of its own."""
     directory = path if path.is_dir() else path.parent
     task = RecallTask.load(directory / TASK_FILE) if (directory / TASK_FILE).is_file() else None
     introduction = () if task else spell(path, _INTRODUCTION)
@@ -133,5 +133,5 @@ def _filler(hay: Haystack, start: int, tokens: int) -> list[int]:
 
 def right(document: Document, choices_T: Sequence[int] | Tensor) -> bool:
     """Whether the first choices at the end of a document, for its last tokens and one beyond, are the answer."""
-    answer = document.ids_T[-document.answer_tokens :]
+    answer = document.ids[-document.answer_tokens :]
     return bool((torch.as_tensor(choices_T)[-document.answer_tokens - 1 : -1] == answer).all())

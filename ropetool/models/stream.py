@@ -1,7 +1,7 @@
 """Read a model's scores over a long sequence a chunk at a time, and the three ways to do it.
 
 Cached: the body takes the sequence in chunks, each looking back through the KV cache. Whole: the body takes all of it
-at once. In both the head, with whatever the class does after it (soft caps, scales), runs over a few positions at a time.
+at once. In both the head, with whatever the class does after it (soft caps, scales), runs over few positions at a time.
 Plain: the class's own forward, all scores at once; it is what the other two are held against (`models.trial`).
 """
 
@@ -66,6 +66,13 @@ def scores(
             yield from _through_head(runner, piece_BT, output, start, first, chunk_tokens)
 
 
+def body_of(model: Any) -> nn.Module:
+    """What a model is but for its head: its base model, or the only model in one that tells none (Llama 4)."""
+    base: nn.Module = model.base_model
+    within = (child for child in model.children() if isinstance(child, type(model).__mro__[1]))
+    return base if base is not model else next(within, base)
+
+
 def _through_head(
     runner: Runner, piece_BT: Tensor, output: Any, start: int, first: int, chunk_tokens: int
 ) -> Iterator[tuple[int, Tensor]]:
@@ -85,7 +92,7 @@ def _plain(runner: Runner, ids_BT: Tensor) -> Tensor:
 
 @torch.no_grad()
 def _body(runner: Runner, ids_BT: Tensor, cache: Any, *, keep: bool) -> Any:
-    body = runner.model.base_model
+    body = body_of(runner.model)
     name = next((name for name in CACHES if name in inspect.signature(body.forward).parameters), CACHES[-1])
     return body(input_ids=ids_BT, use_cache=keep, **({} if cache is None else {name: cache}))
 
@@ -93,7 +100,7 @@ def _body(runner: Runner, ids_BT: Tensor, cache: Any, *, keep: bool) -> Any:
 @torch.no_grad()
 def _head(runner: Runner, ids_BT: Tensor, hidden: Any) -> Tensor:
     """What the class makes of its body's output: its own forward, around a body that gives just that."""
-    body = runner.model.base_model
+    body = body_of(runner.model)
     forward, own = body.forward, "forward" in vars(body)
     body.forward = lambda *args, **kwargs: hidden
     try:

@@ -1,8 +1,8 @@
 """Choose how a long sequence goes through a model, by trying on a short prefix what would be trusted on all of it.
 
 Every way is held against the class's own forward. Two runs of one function differ by rounding, so the bound is made of
-rounding: every number that enters or leaves a layer is moved by one unit in its last place, up or down, and how far that
-moves the scores is measured. One unit is twice what a rounding can be off by, and the results within a layer are
+rounding: every number that enters or leaves a layer is moved by one unit in its last place, up or down, and how far
+that moves the scores is measured. One unit is twice what a rounding can be off by, and the results within a layer are
 added to the larger sum that is moved; two runs may each be off, which doubles it. So the bound follows the dtype, the
 depth and what this very model does with a small difference (one that routes tokens to experts does much with it).
 What the check must see, a chunk that forgets what was before it, is run as well, and has to be beyond the bound.
@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ropetool.errors import CheckpointError
 from ropetool.models.load import Runner
 from ropetool.models.loading import reason
 from ropetool.models.room import out_of_memory
@@ -44,7 +45,7 @@ class How(str, Enum):
 class Passes:
     """The way that was taken and why; ``difference`` is that of the trial on a prefix, below ``bound``.
 
-    Both are root mean squares over the vocabulary relative to that of the scores, at the worst position;
+    Both are root mean squares over the vocabulary, at the worst position, relative to how far the scores spread;
     ``chunk_tokens`` are at most at once in the body (cached) or in the head (otherwise).
     """
 
@@ -66,7 +67,7 @@ def follows_length(model: Any) -> bool:
 
 
 def choose(runner: Runner, ids_T: Tensor, *, by_length: bool = False, chunk_tokens: int = CHUNK_TOKENS) -> Passes:
-    """Try the ways on a prefix of ``ids_T`` and take the first that gives what the class's own forward gives.
+    """Try the ways on a prefix of ``ids_T`` and take the best that gives what the class's own forward gives.
 
     ``by_length``: config.json says that the frequencies depend on the length in play, whatever the class tells.
     """
@@ -77,6 +78,7 @@ def _choose(runner: Runner, ids_T: Tensor, by_length: bool) -> Passes:
     ids_BT = ids_T[None, :PREFIX_TOKENS].to(runner.device)
     stretch(runner.model, 1)
     want_TV = next(scores(runner, ids_BT, Way.PLAIN, 0))[1][0].float()
+    check_numbers(want_TV.mean(-1), runner)
     bound = _bound(runner, ids_BT, want_TV)
     per_length = by_length or follows_length(runner.model)
     apart = _difference(runner, ids_BT, Way.WHOLE, want_TV)
@@ -87,6 +89,18 @@ def _choose(runner: Runner, ids_T: Tensor, by_length: bool) -> Passes:
         said = "its frequencies depend on the number of tokens in play (dynamic, longrope): one pass for each length"
         return Passes(How.PER_LENGTH, said, Way.WHOLE, difference=_number(apart), bound=bound)
     return _cached_or_whole(runner, ids_T, ids_BT, want_TV, bound)
+
+
+def check_numbers(of_position_T: Tensor, runner: Runner) -> None:
+    """Raises `CheckpointError` where what a model gives at a position is not a number."""
+    bad = of_position_T.isnan().nonzero()
+    if len(bad):
+        raise CheckpointError(
+            f"the scores of {type(runner.model).__name__} are no numbers at {len(bad)} of {len(of_position_T)} "
+            f"positions, first at {int(bad[0])}: weights are damaged, or --dtype is too narrow; try float32",
+            positions=len(bad),
+            first=int(bad[0]),
+        )
 
 
 def _cached_or_whole(runner: Runner, ids_T: Tensor, ids_BT: Tensor, want_TV: Tensor, bound: float) -> Passes:
@@ -136,7 +150,7 @@ def _try(measure: Callable[[], float]) -> float | str:
 
 
 def _within(found: float | str, bound: float) -> bool:
-    return isinstance(found, float) and found <= bound
+    return isinstance(found, float) and found <= bound < math.inf
 
 
 def _number(found: float | str) -> float | None:
@@ -150,8 +164,8 @@ def _told(found: float | str, bound: float) -> str:
 
 
 def _distances(found_TV: Tensor, want_TV: Tensor) -> Tensor:
-    """The root mean square difference at every position, relative to that of the scores, [T]."""
-    spread = (want_TV - want_TV.mean(-1, keepdim=True)).square().mean(-1).sqrt()
+    """The root mean square difference at every position, relative to how far the scores spread over all, [T]."""
+    spread = (want_TV - want_TV.mean(-1, keepdim=True)).square().mean().sqrt()
     return (found_TV - want_TV).square().mean(-1).sqrt() / spread
 
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from ropetool.checkpoint.hub import with_ids
 from ropetool.families.decoder import no_conversion
 from ropetool.views.evaluation import evaluation as evaluation
 from ropetool.views.evaluation import recall as recall
