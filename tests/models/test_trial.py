@@ -199,7 +199,9 @@ def test_a_bin_is_read_off_a_pass_over_as_many_tokens_as_its_end(method: str) ->
         want = plain_losses(extended(method).model, ids[:stop])[start:]
         assert torch.allclose(found[start : start + len(want)], want, atol=1e-4)
         if stop <= TRAINED:
-            assert float((want - whole[start:stop][: len(want)]).abs().max()) > 0.02  # a pass over all of it is another model
+            assert (
+                float((want - whole[start:stop][: len(want)]).abs().max()) > 0.02
+            )  # a pass over all of it is another model
 
 
 def test_a_longer_pass_before_leaves_no_trace() -> None:
