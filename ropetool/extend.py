@@ -116,8 +116,9 @@ def plan(
     native = native_of(reading, rotation, original, method.value, replace_existing)
     scale, length = new_length(native, to, factor, RECIPES[method].own_factor, LONGEST_TOKENS)
     local = local_layers(reading, length)
-    block = planned_block(method, rotation, native, scale, {**_of_class(reading, method), **settings})
-    new = New(method, scale, length, block, style)
+    given = {**_of_class(reading, method), **settings}
+    block = planned_block(method, rotation, native, scale, given)
+    new = New(method, scale, length, block, style, given)
     text = text_part(config, reading.decoder.path)
     written, unsaid = rewritten_text(text, reading, native, new)
     edits = length_edits(checkpoint.directory, reading, length)

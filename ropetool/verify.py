@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ropetool.checkpoint.adapter import is_adapter
-from ropetool.checkpoint.folder import open_checkpoint
+from ropetool.checkpoint.folder import CONFIG, open_checkpoint
 from ropetool.engines.writing import LAYOUT_KEYS
-from ropetool.errors import CheckpointError, UnsupportedError, UsageError
+from ropetool.errors import UnsupportedError
 from ropetool.families.adapter_checks import adapter_checks, read_pair
-from ropetool.families.config_difference import config_differences
+from ropetool.families.config_difference import block_fault, config_differences
 from ropetool.families.file_checks import Side, file_checks, form_fault
 from ropetool.families.lengths import OTHER_LENGTH_KEYS
 from ropetool.families.lineage import extension_fault
-from ropetool.families.verdict import Check, Verification, without_forward_pass
+from ropetool.families.verdict import Check, Fault, Verification, check_of, without_forward_pass
 from ropetool.models.options import Device, DType
 from ropetool.models.understand import understand
 
@@ -27,13 +27,12 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from ropetool.models.logits import Difference, Tolerance
-    from ropetool.models.passes import Pass, Role
+    from ropetool.models.passes import Pass, Ran, Role
     from ropetool.models.run import Runner
 
 DEFAULT_TOKENS = 512
 # A class may round more than most (DBRX: 1e-4 of its logits in float32), but never by this multiple of the tolerance.
 ROUNDING_MARGIN = 100.0
-SEED = 20260101
 ADAPTERS = "adapters are run only merged into bases, given by --base"
 
 Talk = Callable[[str], None]
@@ -101,7 +100,9 @@ def verify(
             return _verify(_side(one, trust_remote_code), _side(other, trust_remote_code), ways, files=checks)
 
 
-def verify_files(a: Path, b: Path, *, talk: Talk = lambda message: None) -> Verification:
+def verify_files(
+    a: Path, b: Path, *, talk: Talk = lambda message: None, progress: Progress = no_progress
+) -> Verification:
     """`verify` by the files alone: every tensor as bytes, and what the configs mean by the table; torch is not needed.
 
     Raises as `verify` does.
@@ -112,7 +113,8 @@ def verify_files(a: Path, b: Path, *, talk: Talk = lambda message: None) -> Veri
         return without_forward_pass(adapters[1].pairing, _relation_of(*adapters), tuple(checks), ADAPTERS)
     one, two = _side(a), _side(b)
     talk("comparing tensors and configs")
-    checks = [*file_checks(one, two, form_fault(one, two)), *_config_checks(one, two, _written_fault(one, two))]
+    files = _file_checks(one, two, form_fault(one, two), progress)
+    checks = [*files, *_config_checks(one, two, _written_fault(one, two))]
     return without_forward_pass(two.reading.pairing, _relation(one, two), tuple(checks), "only files were asked for")
 
 
@@ -120,7 +122,7 @@ def _verify(a: Side, b: Side, ways: Ways, *, files: tuple[Check, ...] = ()) -> V
     """``files`` are the checks of the files where these are not those of the two sides: the adapters'."""
     ways.talk("comparing tensors and configs")
     fault = form_fault(a, b)
-    checks = (*(files or file_checks(a, b, fault)), *_config_checks(a, b, _live_fault(a, b)))
+    checks = (*(files or _file_checks(a, b, fault, ways.progress)), *_config_checks(a, b, _live_fault(a, b)))
     if fault:
         return without_forward_pass(b.reading.pairing, _relation(a, b), checks, "the two differ in form")
     result = _by_running(a, b, ways, ways.dtype or DType.FLOAT32, checks)
@@ -142,21 +144,27 @@ def _only_rounding_is_in_doubt(result: Verification) -> bool:
 
 
 def _by_running(a: Side, b: Side, ways: Ways, dtype: DType, checks: Sequence[Check]) -> Verification:
-    from ropetool.models.logits import compare_logits, derived_tolerance
+    from ropetool.models.logits import compare_logits, derived_tolerance, spread
     from ropetool.models.passes import Role
+    from ropetool.models.sketches import first_apart
+    from ropetool.models.text import token_ids
 
-    ids, relation = _token_ids(a, ways), _relation(a, b)
-    with _tables(a, b, ids, ways, dtype) as (tables, looked):
-        yardstick = tables[Role.YARDSTICK]
-        apart, control = (compare_logits(yardstick, tables[role]) for role in (Role.TESTED, Role.CONTROL))
+    rotation = a.reading.rotations[0]
+    length = ways.tokens or min(DEFAULT_TOKENS, rotation.original_length or a.reading.length or DEFAULT_TOKENS)
+    ids, relation = token_ids(a.path, a.reading, length, ways.text), _relation(a, b)
+    with _passes(a, b, ids, ways, dtype) as (ran, looked):
+        yardstick = ran[Role.YARDSTICK].table
+        apart, control = (compare_logits(yardstick, ran[role].table) for role in (Role.TESTED, Role.CONTROL))
         allowed = derived_tolerance(yardstick, dtype, a.layer_count, control.max_abs_diff, ways.tolerance)
-        stock = compare_logits(yardstick, tables[Role.STOCK]) if Role.STOCK in tables else None
+        stock = compare_logits(yardstick, ran[Role.STOCK].table) if Role.STOCK in ran else None
+        relative = allowed.allowed / spread(yardstick)
+    parting = first_apart(ran[Role.YARDSTICK].sketches, ran[Role.TESTED].sketches, relative)
     proven = relation == "same" and all(check.passed for check in (*checks, *looked))
     control_fails = not control.max_abs_diff <= allowed.control
     checks = (
         *checks,
         *looked,
-        *_logit_checks(apart, allowed, len(ids)),
+        *_logit_checks(apart, allowed, len(ids), parting),
         *_stock_checks(a, b, stock, allowed),
         _control_check(control, allowed, b, control_fails, proven),
     )
@@ -201,16 +209,15 @@ def _relation_of(a: Any, b: Any) -> str:
     return "converted" if a.pairing is not b.pairing else "same"
 
 
-def _config_checks(a: Side, b: Side, fault: str | None) -> Iterator[Check]:
+def _config_checks(a: Side, b: Side, fault: Fault | None) -> Iterator[Check]:
     """Everything in the configs but what the relation is about is the same; an extension is one of the first."""
-    yield Check("configs", fault is None, fault or "the configs mean the same but for what verify is about")
+    yield check_of("configs", fault, "the configs mean the same but for what verify is about")
     if _relation(a, b) == "extended":
-        fault = extension_fault(a.reading, b.reading)
-        detail = fault or "the second config is an extension of the first: same base and trained length underneath"
-        yield Check("extension", fault is None, detail)
+        detail = "the second config is an extension of the first: same base and trained length underneath"
+        yield check_of("extension", extension_fault(a.reading, b.reading), detail)
 
 
-def _live_fault(a: Side, b: Side) -> str | None:
+def _live_fault(a: Side, b: Side) -> Fault | None:
     """Where the two configs mean another model to the classes that read them."""
     from ropetool.models.meaning import config_fault
 
@@ -224,7 +231,7 @@ def _live_fault(a: Side, b: Side) -> str | None:
     )
 
 
-def _written_fault(a: Side, b: Side) -> str | None:
+def _written_fault(a: Side, b: Side) -> Fault | None:
     """Where the two configs differ as written; what a class makes of a key that is in one alone is not known here."""
     configs = a.checkpoint.config, b.checkpoint.config
     found, notes = config_differences(a.reading, b.reading, configs, LAYOUT_KEYS)
@@ -233,51 +240,48 @@ def _written_fault(a: Side, b: Side) -> str | None:
     others = [
         d for d in found if d.part_of is None and not (extended and (d.where.startswith("rope") or d.where in lengths))
     ]
-    said = [f"{d.where} is {d.a!r} in one and {d.b!r} in the other" for d in others[:3]]
-    said += [f"{n.message}: leave out --quick to ask the class" for n in notes if n.code == "one-sided-keys"]
-    return "; ".join(said) or None
+    if others:
+        said = (f"{d.where} is {d.a!r} in one and {d.b!r} in the other" for d in others[:3])
+        return Fault("; ".join(said), others[0].where)
+    lone = next((note.message for note in notes if note.code == "one-sided-keys"), None)
+    return Fault(f"{lone}: leave out --quick to ask the class", CONFIG) if lone else block_fault(a.reading, b.reading)
 
 
-def _token_ids(side: Side, ways: Ways) -> Tensor:
-    import torch
+def _file_checks(a: Side, b: Side, fault: Check | None, progress: Progress) -> Iterator[Check]:
+    total, done = sum(tensor.size_bytes for tensor in a.checkpoint.tensors.values()), 0
 
-    length = side.reading.rotations[0].original_length or side.reading.length or DEFAULT_TOKENS
-    wanted = ways.tokens or min(DEFAULT_TOKENS, length)
-    if ways.text is not None:
-        from ropetool.models.text import encode
+    def step(size_bytes: int) -> None:
+        nonlocal done
+        done += size_bytes
+        progress("comparing tensors", done, total)
 
-        ids = encode(side.path, ways.text)[:wanted]
-        if len(ids) < 2:
-            raise UsageError("the text gives fewer than two tokens; at position 0 every rotation is the identity")
-        return ids
-    vocabulary = side.reading.config.get("vocab_size")
-    if not isinstance(vocabulary, int):
-        raise CheckpointError(
-            "config.json has no vocab_size, so no token ids can be drawn; give --text", key="vocab_size"
-        )
-    return torch.randint(vocabulary, (wanted,), generator=torch.Generator().manual_seed(SEED))
+    yield from file_checks(a, b, fault, step)
 
 
 @contextmanager
-def _tables(
+def _passes(
     a: Side, b: Side, ids: Tensor, ways: Ways, dtype: DType
-) -> Iterator[tuple[Mapping[Role, Tensor], list[Check]]]:
-    """The logits of every pass, on the disk for the length of the block, and what was seen in the loaded models."""
-    from ropetool.models.frequency_checks import frequency_checks
-    from ropetool.models.passes import plan_passes, run_passes
+) -> Iterator[tuple[Mapping[Role, Ran], list[Check]]]:
+    """What every pass gave, on the disk for the length of the block, and what was seen in the loaded models."""
+    from ropetool.models.passes import Role, plan_passes, run_passes
+    from ropetool.models.property_checks import property_checks
     from ropetool.models.run import load
     from ropetool.models.steps import Steps
 
     extended = _relation(a, b) == "extended"
-    checks: list[Check] = []
+    checks: list[Check] = list(_changed_check(a, b)) if extended else []
 
     def runner_of(side: Side) -> Runner:
         ways.talk(f"loading {side.path}")
-        return load(side.path, ways.device, dtype, trust_remote_code=side.trust_remote_code)
+        return load(
+            side.path, ways.device, dtype, trust_remote_code=side.trust_remote_code, max_memory=ways.max_memory,
+            tokens=len(ids),
+        )  # fmt: skip
 
-    def look(side: Side, runner: Runner, tables: Mapping[Role, Tensor]) -> None:
+    def look(side: Side, runner: Runner, ran: Mapping[Role, Ran]) -> None:
         if side is b:
-            checks.extend(frequency_checks(runner, a, b, extended=extended))
+            ways.talk(f"what holds of any rotation, in {b.path} by its own class")
+            checks.extend(property_checks(runner, b.reading, ids, dtype, ran[Role.YARDSTICK].table))
 
     with tempfile.TemporaryDirectory(prefix="ropetool-logits-") as directory:
         passes = plan_passes(a, b, extended=extended)
@@ -285,16 +289,39 @@ def _tables(
         yield run_passes(passes, ids, runner_of, Path(directory), look, steps), checks
 
 
+def _changed_check(a: Side, b: Side) -> Iterator[Check]:
+    """An extension turns q and k by other frequencies, or scales them; that the model follows is seen in the model."""
+    reach = b.reading.reach
+    ours, theirs = (
+        [(r.scaling.inv_freq(r.geometry.rotary_dim, reach).tolist(), r.scaling.attention_factor) for r in s.rotations]
+        for s in (a.reading, b.reading)
+    )
+    changed = ours != theirs
+    detail = "the extension changed the frequencies" if changed else "the extension changed no frequency"
+    yield Check("frequencies-changed", changed, detail, None if changed else "rope_parameters")
+
+
 def _count(passes: Sequence[Pass]) -> int:
     """How many times a model is run: each pass, and two short ones before the first by reference of a checkpoint."""
-    return len(passes) + 2 * len({id(step.side) for step in passes if step.layout})
+    from ropetool.models.property_checks import PROPERTY_PASSES
+
+    return len(passes) + 2 * len({id(step.side) for step in passes if step.layout}) + PROPERTY_PASSES
 
 
-def _logit_checks(apart: Difference, allowed: Tolerance, tokens: int) -> Iterator[Check]:
-    yield Check("logits-finite", apart.finite, "all logits are finite" if apart.finite else "a logit is not finite")
+def _logit_checks(apart: Difference, allowed: Tolerance, tokens: int, parting: str | None) -> Iterator[Check]:
+    """``parting`` is the first layer after which the two are no longer the same."""
+    if apart.finite:
+        yield Check("logits-finite", True, "all logits are finite")
+    else:
+        yield Check("logits-finite", False, f"a logit is not finite; it begins at {parting or 'the head'}", parting)
     detail = f"over {tokens} positions the largest difference is {apart.max_abs_diff:.2e}"
     detail = f"{detail}; {allowed.allowed:.2e} is allowed: {allowed.reason}"
-    yield Check("logits", apart.max_abs_diff <= allowed.allowed, detail)
+    if apart.max_abs_diff <= allowed.allowed:
+        yield Check("logits", True, detail)
+        return
+    wrong = next((b for b in apart.by_position if not b["max_abs_diff"] <= allowed.allowed), apart.by_position[0])
+    where = parting or f"positions {wrong['from']}-{wrong['to']}"
+    yield Check("logits", False, f"{detail}; they part at {where}", where)
 
 
 def _stock_checks(a: Side, b: Side, apart: Difference | None, allowed: Tolerance) -> Iterator[Check]:

@@ -128,6 +128,18 @@ def test_a_norm_left_alone_is_seen(name, checkpoint, tmp_path):
     assert {"tensors-moved", "logits"} <= failed(verify.verify(source, out))
 
 
+@pytest.mark.parametrize("wrong", [0, 1])
+def test_the_layer_at_which_two_models_part_is_named(wrong, checkpoint, tmp_path, monkeypatch):
+    source, out = checkpoint("llama"), tmp_path / "out"
+    converted(source, out)
+    name = f"model.layers.{wrong}.self_attn.k_proj.weight"
+    rewrite(out, lambda tensors: tensors[name].copy_(tensors[name].roll(2, 0)))
+    result = verify.verify(source, out)
+    (logits,) = (check for check in result.checks if check.name == "logits")
+    assert logits.where == f"model.layers.{wrong}"
+    assert f"they part at model.layers.{wrong}" in logits.detail
+
+
 def test_wrong_key_heads_are_seen(checkpoint, tmp_path):
     """k permuted as if it had as many heads as q, each narrower: the known fault under grouped queries."""
     source, out = checkpoint("llama"), tmp_path / "out"
@@ -327,7 +339,7 @@ def test_an_extension_that_the_class_ignores_fails(checkpoint, tmp_path, monkeyp
         return real_load(source, *arguments, **options)
 
     monkeypatch.setattr(run, "load", load_without_extension)
-    assert {"frequencies-live", "frequencies-changed"} <= failed(verify.verify(source, out))
+    assert {"frequencies-live", "rotation-by-definition"} <= failed(verify.verify(source, out))
 
 
 def test_live_frequencies_rounded_to_bfloat16_are_seen(checkpoint, tmp_path, monkeypatch):
@@ -397,14 +409,13 @@ def test_a_doubt_that_float32_leaves_is_settled_in_float64(checkpoint, tmp_path)
 
 
 def test_a_fault_stays_one_in_float64(checkpoint, tmp_path, monkeypatch):
-    """A difference that only looks like rounding: one frequency of the reference is off by 1e-6."""
-    from ropetool.rope.frequencies import Default
+    """A difference that only looks like rounding: the rotation makes q and k longer by a millionth."""
+    from ropetool.models import rotary
 
     source = checkpoint("llama")
     out = converted(source, tmp_path / "out")
-    monkeypatch.setattr("ropetool.models.reference._with_live", lambda rotary, buffer, learned: rotary)
-    right = Default.inv_freq
-    monkeypatch.setattr(Default, "inv_freq", lambda self, *arguments: right(self, *arguments) * (1 + 3e-6))
+    right = rotary.rotate_pairs
+    monkeypatch.setattr(rotary, "rotate_pairs", lambda *arguments: right(*arguments) * (1 + 1e-6))
     single = verify.verify(source, out, dtype=DType.FLOAT32)
     result = verify.verify(source, out, tolerance=0.5 * single.max_abs_diff)
     assert result.dtype == "float64"

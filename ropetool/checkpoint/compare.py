@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
+import os
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 
 from ropetool.checkpoint.fields import ROWS, WORD_BITS, Axis, Lay
 from ropetool.checkpoint.shards import BUFFER_BYTES, DTYPE_BITS, Shard, Tensor
+from ropetool.errors import ShardError
 
+HASHED_BYTES = 1 << 20
 IndexArray = np.ndarray[Any, np.dtype[np.int64]]
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -31,6 +37,39 @@ def same_bytes(shard_a: Shard, a: Tensor, shard_b: Shard, b: Tensor) -> bool:
                 return False
             left -= step
     return True
+
+
+def same_place(shard_a: Shard, a: Tensor, shard_b: Shard, b: Tensor) -> bool:
+    """Whether two tensors are the same bytes of the same file, under one name or two (a hard link)."""
+    return (a.start, a.stop) == (b.start, b.stop) and os.path.samefile(shard_a.data, shard_b.data)
+
+
+def digests(pairs: Iterable[tuple[Shard, Tensor, Shard, Tensor]]) -> Iterator[tuple[bytes, bytes]]:
+    """The sha256 of each pair of tensors, the two read and hashed side by side; the same place of a file once."""
+    with ThreadPoolExecutor(2) as pool:
+        for shard_a, a, shard_b, b in pairs:
+            first = pool.submit(digest, shard_a, a)
+            second = first if same_place(shard_a, a, shard_b, b) else pool.submit(digest, shard_b, b)
+            yield first.result(), second.result()
+
+
+def digest(shard: Shard, tensor: Tensor) -> bytes:
+    """The sha256 of a tensor's bytes, streamed."""
+    found, left = hashlib.sha256(), tensor.size_bytes
+    buffer = memoryview(bytearray(min(HASHED_BYTES, left)))
+    with shard.data.open("rb", buffering=0) as file:
+        file.seek(tensor.start)
+        while left:
+            read = file.readinto(buffer[: min(left, len(buffer))])
+            if not read:
+                raise ShardError(
+                    f"{shard.path.name} ended {left:,} bytes early in {tensor.name}: it changed while it was read",
+                    file=str(shard.path),
+                    tensor=tensor.name,
+                )
+            found.update(buffer[:read])
+            left -= read
+    return found.digest()
 
 
 def first_wrong_row(

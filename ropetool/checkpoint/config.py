@@ -222,7 +222,7 @@ def earlier_extension(config: Mapping[str, Any]) -> Mapping[str, Any]:
         number(extension, key)
     for key in ("original_length", "length"):
         count(extension, key)
-    for key, kind in (("method", str), ("undo", dict), ("added", list), ("files", dict)):
+    for key, kind in (("method", str), ("settings", dict), ("undo", dict), ("added", list), ("files", dict)):
         if not isinstance(extension.get(key), (kind, type(None))):
             raise ConfigError(f"the marker's extension.{key} is {extension[key]!r}; it was damaged", key=MARKER)
     return extension

@@ -9,8 +9,12 @@ from typing import Annotated
 import typer
 
 from ropetool.cli.checkpoints import Named, parse_checkpoint
+from ropetool.models.options import EACH
 
 _LENGTH = re.compile(r"(\d+(?:\.\d+)?)([kKmM]?)", re.ASCII)
+_SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([KMGT]i?B)", re.ASCII | re.IGNORECASE)
+_DEVICE = re.compile(r"\d{1,4}|cpu|", re.ASCII)
+_BYTES = {f"{p}{i}b": (1024 if i else 1000) ** power for power, p in enumerate("kmgt", 1) for i in ("", "i")}
 MOST_TOKENS = 1 << 53  # beyond it a float skips whole numbers
 _UNITS = {"": 1, "k": 1024, "m": 1024 * 1024}
 
@@ -29,6 +33,35 @@ def parse_lengths(text: str) -> tuple[int, ...]:
     return tuple(parse_length(part) for part in text.split(","))
 
 
+def parse_memory(text: str | dict[int | str, int]) -> dict[int | str, int]:
+    """Bytes by device: 3GB, 3GiB or 500MB for each; 0=20GiB,1=20GiB,cpu=30GiB for some GPUs and the processor."""
+    if isinstance(text, dict):  # a default, that typer parses too
+        return text
+    found: dict[int | str, int] = {}
+    for part in text.split(","):
+        device, _, size = part.strip().rpartition("=")
+        number, amount = _DEVICE.fullmatch(device.strip().lower()), _SIZE.fullmatch(size.strip())
+        if number is None or amount is None or (not device and "," in text):
+            raise typer.BadParameter(f"{text!r} is not a size of memory; write 3GB, 3GiB or 0=20GiB,1=20GiB,cpu=30GiB")
+        key = int(device) if device.strip().isdigit() else device.strip().lower() or EACH
+        if key in found:
+            raise typer.BadParameter(f"{text!r} names {key} twice")
+        found[key] = int(float(amount[1]) * _BYTES[amount[2].lower()])
+        if not found[key]:
+            raise typer.BadParameter(f"{part.strip()!r} is no memory at all; leave the device out")
+    return found
+
+
+MaxMemoryOption = Annotated[
+    dict | None,  # type: ignore[type-arg]  # typer takes no generic type
+    typer.Option(
+        "--max-memory",
+        parser=parse_memory,
+        metavar="SIZE",
+        help="Run models that are larger: 3GB for the whole process (with GPUs: for each), or "
+        "0=20GiB,1=20GiB,cpu=30GiB. What has no room is read from disk in every pass.",
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no talk on stderr.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Check everything and show the plan; write nothing.")]

@@ -9,7 +9,7 @@ import typer
 
 from ropetool.checkpoint.hub_id import Need
 from ropetool.cli.checkpoints import Named, local, parse_checkpoint
-from ropetool.cli.options import Json, Quiet, TrustRemoteCode
+from ropetool.cli.options import Json, MaxMemoryOption, Quiet, TrustRemoteCode
 from ropetool.cli.sink import Sink
 from ropetool.errors import OutputError, UsageError
 from ropetool.models.options import Device, DType
@@ -55,6 +55,7 @@ def verify(
     device: DeviceOption = Device.AUTO,
     dtype: DTypeOption = None,
     tolerance: Tolerance = None,
+    max_memory: MaxMemoryOption = None,
     quick: Quick = False,
     base: Bases = None,
     out: Out = None,
@@ -74,16 +75,21 @@ def verify(
         _check_out(out, (a.path, b.path))
     if base and len(base) != len((a, b)):
         raise UsageError(f"--base was given {len(base)} times; give the base of A, then that of B")
+    if base and max_memory is not None:
+        raise UsageError("adapters are merged into their bases in memory; leave out --max-memory, or --base")
     first, second, *bases = (local(named, Need.WEIGHTS, sink) for named in (a, b, *(base or ())))
     words = text.read_text(encoding="utf-8", errors="replace") if text else None
     if quick:
-        _refuse_beside_quick(tokens=tokens, text=text, dtype=dtype, tolerance=tolerance, base=base)
-        result = verb.verify_files(first, second, talk=sink.talk)
+        _refuse_beside_quick(
+            max_memory=max_memory, tokens=tokens, text=text, dtype=dtype, tolerance=tolerance, base=base
+        )
+        with sink.stages_progress() as progress:
+            result = verb.verify_files(first, second, talk=sink.talk, progress=progress)
     else:
         with sink.stages_progress() as progress, sink.others_output():
             result = verb.verify(
                 first, second, tokens=tokens, text=words, device=device, dtype=dtype, tolerance=tolerance,
-                bases=(bases[0], bases[1]) if bases else None,
+                max_memory=max_memory, bases=(bases[0], bases[1]) if bases else None,
                 talk=sink.talk, progress=progress, trust_remote_code=trust_remote_code,
             )  # fmt: skip
     if out is not None:
@@ -97,7 +103,9 @@ def _refuse_beside_quick(**options: object) -> None:
     """Options of the forward pass mean nothing where there is none."""
     given = next((name for name, value in options.items() if value is not None), None)
     if given:
-        raise UsageError(f"--quick runs nothing, so --{given} has no meaning beside it; leave one of the two out")
+        raise UsageError(
+            f"--quick runs nothing, so --{given.replace('_', '-')} has no meaning beside it; leave one of the two out"
+        )
 
 
 def _check_out(out: Path, checkpoints: tuple[Path, Path]) -> None:

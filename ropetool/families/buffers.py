@@ -6,7 +6,9 @@ extension.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
+from enum import Enum
 
 import numpy as np
 
@@ -14,12 +16,21 @@ from ropetool.checkpoint.floats import NUMPY_DTYPES, decode_floats
 from ropetool.checkpoint.folder import Checkpoint
 from ropetool.checkpoint.shards import Shard, Tensor
 from ropetool.families.reading import Reading, Rotation, Warn
+from ropetool.families.verdict import Fault
 from ropetool.rope.frequencies import Floats
 
 # Relative distances: float32 keeps 1e-7, bfloat16 4e-3 and float16 5e-4 (but nothing of the slowest pairs).
 EXACT, ROUNDED = 1e-5, 2e-2
 ROUNDED_AT_TOKENS = 4096
 SUFFIX = "rotary_emb.inv_freq"
+SIXTEEN_BITS = ("BF16", "F16")
+
+
+class How(str, Enum):
+    """What is wrong with a saved table; the value is the code of its warning."""
+
+    STALE = "stale-inv-freq"
+    ROUNDED = "rounded-inv-freq"
 
 
 def saved_frequencies(checkpoint: Checkpoint) -> Iterator[tuple[Shard, Tensor]]:
@@ -49,28 +60,74 @@ def stale_frequency_warnings(
 ) -> tuple[Warn, ...]:
     """Warnings for saved buffers that disagree with the config, each with the base that the buffer means.
 
-    ``read`` gives the values of one, where they do not lie in its shard.
+    ``read`` gives the values of one, where they do not lie in its shard. One that is stale goes before one that is
+    rounded.
     """
-    if not reading.rotations:  # the numbers are not known, so none is stale
+    faults = [(tensor, *found) for tensor, found in _faults(checkpoint, reading, read)]
+    first = min(faults, key=lambda fault: fault[1] is not How.STALE, default=None)
+    if first is None:
         return ()
-    rotation = reading.rotations[0]
-    rotary_dim = rotation.geometry.rotary_dim
-    expected = rotation.scaling.inv_freq(rotary_dim)
+    return (Warn(first[1].value, first[2]),)
+
+
+def saved_frequency_fault(a: Checkpoint, b: Checkpoint, one: Reading, other: Reading) -> Fault | None:
+    """The first table of ``b`` that is not what its config means, as exactly as its dtype can hold it.
+
+    One that is rounded to 16 bits in 32 is a fault too, unless that of ``a`` is so already.
+    """
+    rounded = {tensor.name for tensor, (how, _) in _faults(a, one, read_floats) if how is How.ROUNDED}
+    for tensor, (how, said) in _faults(b, other, read_floats):
+        own = tensor.dtype in SIXTEEN_BITS or tensor.name in rounded
+        if how is How.STALE or not own:
+            return Fault(said, tensor.name)
+    return None
+
+
+def of_text(checkpoint: Checkpoint, reading: Reading) -> Iterator[tuple[Shard, Tensor]]:
+    """The saved tables that the config speaks of: those of the text part, in a float dtype."""
     for shard, tensor in saved_frequencies(checkpoint):
-        if reading.decoder.tower_of(tensor.name):
-            continue
+        if not reading.decoder.tower_of(tensor.name) and decode_floats(b"", tensor.dtype) is not None:
+            yield shard, tensor
+
+
+def _faults(
+    checkpoint: Checkpoint, reading: Reading, read: Callable[[Shard, Tensor], Floats | None]
+) -> Iterator[tuple[Tensor, tuple[How, str]]]:
+    """Every saved table that is not what the config means for its layer, and what is wrong with it."""
+    for shard, tensor in of_text(checkpoint, reading):
         saved = read(shard, tensor)
-        if saved is None or (len(saved) == len(expected) and np.allclose(saved, expected, rtol=EXACT, atol=0)):
+        rotations = _rotations_of(reading, tensor.name)
+        if saved is None or not rotations or any(_near(saved, rotation, EXACT) for rotation in rotations):
             continue
-        if len(saved) == len(expected) and np.allclose(saved, expected, rtol=ROUNDED, atol=0):
-            off_rad = float(np.abs(saved - expected).max()) * ROUNDED_AT_TOKENS
-            message = (
-                f"{tensor.name} in {shard.path.name} is rounded to 16 bits: in an engine that uses it, angles at "
-                f"{ROUNDED_AT_TOKENS} tokens are off by up to {off_rad:.2g} radians"
-            )
-            return (Warn("rounded-inv-freq", message),)
-        return (Warn("stale-inv-freq", f"{tensor.name} in {shard.path.name} {_disagreement(saved, rotation)}"),)
-    return ()
+        name, rotation = f"{tensor.name} in {shard.path.name}", rotations[0]
+        close = next((rotation for rotation in rotations if _near(saved, rotation, ROUNDED)), None)
+        if close is None:
+            yield tensor, (How.STALE, f"{name} {_disagreement(saved, rotation)}")
+            continue
+        off_rad = float(np.abs(saved - _expected(close)).max()) * ROUNDED_AT_TOKENS
+        said = (
+            f"{name} is rounded to 16 bits: in an engine that uses it, angles at {ROUNDED_AT_TOKENS} tokens are off by "
+            f"up to {off_rad:.2g} radians"
+        )
+        yield tensor, (How.ROUNDED, said)
+
+
+def _rotations_of(reading: Reading, name: str) -> tuple[Rotation, ...]:
+    """The rotations that a table can be of: that of its layer's kind where its name tells the layer, else any."""
+    kinds, layer = reading.config.get("layer_types"), re.search(r"\.(\d+)\.", name)
+    if isinstance(kinds, list) and layer and int(layer[1]) < len(kinds):
+        own = tuple(rotation for rotation in reading.rotations if rotation.layers == kinds[int(layer[1])])
+        return own or reading.rotations
+    return reading.rotations
+
+
+def _expected(rotation: Rotation) -> Floats:
+    return rotation.scaling.inv_freq(rotation.geometry.rotary_dim)
+
+
+def _near(saved: Floats, rotation: Rotation, within: float) -> bool:
+    expected = _expected(rotation)
+    return len(saved) == len(expected) and np.allclose(saved, expected, rtol=within, atol=0)
 
 
 def _disagreement(saved: Floats, rotation: Rotation) -> str:

@@ -18,6 +18,7 @@ from ropetool.families.reading import Reading, Rotation, Warn
 from ropetool.families.recipes import SCALING_KEYS
 from ropetool.families.twin_rows import twin_row
 from ropetool.families.twins import twin_config
+from ropetool.families.verdict import Fault
 from ropetool.rope.frequencies import Scaling
 
 # Keys of a config that no logit depends on.
@@ -199,6 +200,19 @@ def _block_keys(where: str, a: Rotation, b: Rotation) -> Iterator[Difference]:
             yield Difference(
                 What.CONFIG, f"{where}: {key}", left.get(key), right.get(key), "a key of the block for this class"
             )
+
+
+def block_fault(a: Reading, b: Reading) -> Fault | None:
+    """The first key of a rope block that belongs to no scaling method, and is another in the second."""
+    theirs = {rotation.layers: rotation for rotation in b.rotations}
+    for ours in a.rotations:
+        other = theirs.get(ours.layers)
+        for found in () if other is None else _block_keys(ours.layers, ours, other):
+            key = found.where.rpartition(" ")[2]
+            sources = {**ours.block.sources, **(other.block.sources if other else {})}
+            where = ".".join((*b.decoder.path, sources[key]))
+            return Fault(f"{where} is {found.a!r} in one and {found.b!r} in the other", where)
+    return None
 
 
 def _geometry(a: Reading, b: Reading) -> Iterator[Difference]:

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+import hashlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
-from ropetool.checkpoint.compare import first_wrong_row, same_bytes, same_form
-from ropetool.checkpoint.folder import Checkpoint
-from ropetool.checkpoint.shards import Shard, Tensor
-from ropetool.families.buffers import saved_frequencies, stale_frequency_warnings
-from ropetool.families.plan import Move, plan_conversion
+import numpy as np
+
+from ropetool.checkpoint.compare import digests, first_wrong_row
+from ropetool.checkpoint.config import marker
+from ropetool.checkpoint.folder import Checkpoint, has_guard
+from ropetool.checkpoint.shards import Shard, Tensor, no_progress
+from ropetool.families.buffers import of_text, saved_frequency_fault
+from ropetool.families.copies import copies_check, others_check
+from ropetool.families.form_checks import geometry_fault, tensor_fault
+from ropetool.families.plan import Move, claims, plan_conversion
+from ropetool.families.protection import ENGINE
 from ropetool.families.reading import Reading
-from ropetool.families.verdict import Check
+from ropetool.families.row_names import place_of
+from ropetool.families.verdict import Check, Fault, check_of
+
+SHOWN_DIGITS = 16
+Pair = tuple[Shard, Tensor, Shard, Tensor]
 
 
 @dataclass(frozen=True)
@@ -35,57 +46,117 @@ class Side:
         return int(self.reading.config.get("num_hidden_layers") or self.reading.config.get("n_layer") or 1)
 
 
-def form_fault(a: Side, b: Side) -> str | None:
-    """Where the two cannot be compared at all: other tensors, other shapes, another geometry."""
-    tensors_a, tensors_b = a.checkpoint.tensors, b.checkpoint.tensors
-    for name in sorted(tensors_a.keys() ^ tensors_b.keys()):
-        return f"{name} is in {'the first' if name in tensors_a else 'the second'} checkpoint only"
-    for name, left in tensors_a.items():
-        right = tensors_b[name]
-        if not same_form(left, right):
-            return f"{name} is {left.dtype}{list(left.shape)} in one and {right.dtype}{list(right.shape)} in the other"
-    if replace(a.reading.geometry, class_defaults={}) != replace(b.reading.geometry, class_defaults={}):
-        heads = [(s.reading.geometry.heads, s.reading.geometry.kv_heads, s.reading.geometry.head_dim) for s in (a, b)]
-        return f"(query heads, key-value heads, head_dim) is {heads[0]} in one config and {heads[1]} in the other"
+def form_fault(a: Side, b: Side) -> Check | None:
+    """The check that fails where the two cannot be compared: other tensors, other shapes, another geometry."""
+    for name, fault in (
+        ("tensors-kept", tensor_fault(a.checkpoint.tensors, b.checkpoint.tensors)),
+        ("geometry", geometry_fault(a.reading, b.reading)),
+    ):
+        if fault is not None:
+            return check_of(name, fault, "")
     return None
 
 
-def file_checks(a: Side, b: Side, fault: str | None) -> Iterator[Check]:
+def file_checks(
+    a: Side, b: Side, fault: Check | None, progress: Callable[[int], None] = no_progress
+) -> Iterator[Check]:
     """Tensors that stay are byte-identical, tensors that move are exactly the permutation of their source.
 
-    ``fault`` is what `form_fault` says.
+    ``fault`` is what `form_fault` says; ``progress`` is called with bytes of the first as they are compared.
     """
     if fault:
-        yield Check("tensors-kept", False, fault)
+        yield fault
         return
-    moved = {}
-    if a.reading.pairing is not b.reading.pairing:
-        steps = plan_conversion(a.checkpoint, a.reading, a.reading.pairing, b.reading.pairing)
-        moved = {move.tensor.name: move for move in steps.moves}
-    buffers = {tensor.name for _, tensor in saved_frequencies(a.checkpoint)}
-    kept = [name for name in a.checkpoint.tensors if name not in moved and name not in buffers]
-    changed = next((name for name in kept if not same_bytes(*_both(a, b, name))), None)
-    detail = f"{changed} must not differ, and does" if changed else f"{len(kept)} tensors are byte-identical"
-    yield Check("tensors-kept", changed is None, detail)
+    moved = _moves(a, b)
+    buffers = {tensor.name for _, tensor in of_text(a.checkpoint, a.reading)}
+    yield _kept_check(a, b, [name for name in a.checkpoint.tensors if name not in (moved.keys() | buffers)], progress)
     if moved:
-        yield _moved_check(a, b, moved)
+        yield _moved_check(a, b, moved, progress)
     if buffers:
-        stale = [w for w in stale_frequency_warnings(b.checkpoint, b.reading) if w.code == "stale-inv-freq"]
-        detail = stale[0].message if stale else f"{len(buffers)} saved tables hold the frequencies of config.json"
-        yield Check("saved-frequencies", not stale, detail)
+        fine = f"{len(buffers)} saved tables hold the frequencies of config.json"
+        stale = saved_frequency_fault(a.checkpoint, b.checkpoint, a.reading, b.reading)
+        yield check_of("saved-frequencies", stale, fine)
+    yield copies_check(a.checkpoint, b.checkpoint)
+    yield others_check(a.checkpoint, b.checkpoint, moved=bool(moved))
+    yield from _guard_check(b)
 
 
-def _both(a: Side, b: Side, name: str) -> tuple[Shard, Tensor, Shard, Tensor]:
+def _moves(a: Side, b: Side) -> Mapping[str, Move]:
+    if a.reading.pairing is b.reading.pairing:
+        return {}
+    steps = plan_conversion(a.checkpoint, a.reading, a.reading.pairing, b.reading.pairing)
+    return {move.tensor.name: move for move in steps.moves}
+
+
+def _both(a: Side, b: Side, name: str) -> Pair:
     """A tensor on both sides, each with the shard that holds it."""
     first, second = a.checkpoint, b.checkpoint
     return first.weight_map[name], first.tensors[name], second.weight_map[name], second.tensors[name]
 
 
-def _moved_check(a: Side, b: Side, moved: Mapping[str, Move]) -> Check:
+def _kept_check(a: Side, b: Side, names: list[str], progress: Callable[[int], None]) -> Check:
+    """One digest over all kept tensors, by the digest of each; at the first that differs it is known enough."""
+    whole = hashlib.sha256()
+    for name, (one, other) in zip(names, digests(_both(a, b, name) for name in names), strict=True):
+        if one != other:
+            sides = f"sha256 {one.hex()[:SHOWN_DIGITS]} and {other.hex()[:SHOWN_DIGITS]}"
+            said = f"{name} must not differ, and does ({sides}){_perhaps_moved(a, b, name)}"
+            return check_of("tensors-kept", Fault(said, name), "")
+        whole.update(name.encode() + one)
+        progress(a.checkpoint.tensors[name].size_bytes)
+    detail = f"{len(names)} tensors are byte-identical (sha256 {whole.hexdigest()[:SHOWN_DIGITS]} on both sides)"
+    return Check("tensors-kept", True, detail)
+
+
+def _perhaps_moved(a: Side, b: Side, name: str) -> str:
+    """Where both have one layout by their configs, and the rows of the second lie as in the other."""
+    pairing = a.reading.pairing
+    for source in (pairing, pairing.other):
+        steps = plan_conversion(a.checkpoint, a.reading, source, source.other)
+        move = next((move for move in steps.moves if move.tensor.name == name), None)
+        if move and first_wrong_row(*_both(a, b, name), move.permutation.index, move.lay) is None:
+            return f": its rows were permuted from {source.value} to {source.other.value}" + (
+                f", and both configs say {pairing.value}" if pairing is b.reading.pairing else ""
+            )
+    return ""
+
+
+def _moved_check(a: Side, b: Side, moved: Mapping[str, Move], progress: Callable[[int], None]) -> Check:
     for name, move in moved.items():
-        index = move.permutation.index
-        row = first_wrong_row(*_both(a, b, name), index, move.lay)
+        index, both = move.permutation.index, _both(a, b, name)
+        row = first_wrong_row(*both, index, move.lay)
         if row is not None:
-            detail = f"{name}: row {row} should be row {index[row]} of the source, and is not"
-            return Check("tensors-moved", False, detail)
+            said = f"{name}: row {row} ({_place(a, name, row)}) should be row {index[row]} of the source, and is not"
+            return check_of("tensors-moved", Fault(said + _how_wrong(move, both), name), "")
+        progress(move.size_bytes)
     return Check("tensors-moved", True, f"{len(moved)} tensors are exactly the permutation of their source")
+
+
+def _place(a: Side, name: str, row: int) -> str:
+    claim = next(claim for claim in claims(a.checkpoint, a.reading) if claim.tensor.name == name)
+    return place_of(claim, row)
+
+
+def _how_wrong(move: Move, both: Pair) -> str:
+    """The mistake that explains a whole tensor, where one does."""
+    index = move.permutation.index
+    mistakes = (
+        ("all rows are left as they are in the source", np.arange(len(index))),
+        ("all rows are permuted in the other direction", index.argsort()),
+        ("all rows are permuted twice", index[index]),
+    )
+    return next((f": {said}" for said, rows in mistakes if first_wrong_row(*both, rows, move.lay) is None), "")
+
+
+def _guard_check(b: Side) -> Iterator[Check]:
+    """Weights that the stock class would rotate wrongly must not load in it by mistake."""
+    if b.stock_is_right:
+        return
+    stored, rotated, key = b.reading.pairing.value, b.reading.class_pairing.value, b.reading.family.pairing_key
+    said = f"the weights are {stored} and the class rotates {rotated}"
+    if has_guard(b.path) or marker(b.checkpoint.config).get(ENGINE) is not None:
+        yield Check("guard", True, f"{said}; config.json keeps stock code from loading them")
+        return
+    where = key if key in b.reading.config else "model_type"
+    does = "says so" if key in b.reading.config else "lets it load them, silently wrong"
+    yield check_of("guard", Fault(f"{said}: {where} in config.json {does}", str(where)), "")

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from ropetool.families.cannot import cannot_of
 from ropetool.families.family import ONE_HEAD, PLAIN, ROTARY, Family, K, Kind, Moved, Q, V
 from ropetool.families.geometry import Each, GeometryKeys, Part, Rows
 from ropetool.families.twin_rows import twin_rows
@@ -123,6 +124,7 @@ def group(
             f"{module}/modeling_{module}.py: {what}",
             defaults={key: value for key, value in facts.items() if key in read} | own,
             kinds=_kinds(model_type, theta_keys, kind_facts),
+            cannot=cannot_of(model_type),
             twins=tuple(row.target for row in twin_rows(model_type)),
             **shared,
         )

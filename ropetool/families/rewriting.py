@@ -15,7 +15,7 @@ from ropetool.families.lengths import Change, other_length_keys
 from ropetool.families.methods import Method
 from ropetool.families.native import Native
 from ropetool.families.reading import OWN_BLOCK, Reading, Rotation, Warn
-from ropetool.families.recipes import ORIGINAL, RECIPES, Planned
+from ropetool.families.recipes import BASE, ORIGINAL, RECIPES, Planned
 
 SHARE = "partial_rotary_factor"
 EXTENSION = "extension"
@@ -23,13 +23,17 @@ EXTENSION = "extension"
 
 @dataclass(frozen=True)
 class New:
-    """The extension as it will be written: factor, length in tokens, the block of the scaled layers."""
+    """The extension as it will be written: factor, length in tokens, the block of the scaled layers.
+
+    ``settings`` are the numbers of the method that were set, by a person or for the class.
+    """
 
     method: Method
     factor: float
     length: int
     block: Planned
     style: Style
+    settings: Mapping[str, Any]
 
     @property
     def configured_length(self) -> int | None:
@@ -121,10 +125,17 @@ def marked(
         files.setdefault(change.file, {}).setdefault(change.key, change.old)
     extension = {
         "method": new.method.value, "factor": new.factor, "original_length": native.length, "length": new.length,
-        "original_theta": native.theta, "undo": before, "added": added,
+        "original_theta": native.theta, "settings": _settings(earlier, new), "undo": before, "added": added,
     } | ({"files": files} if files else {})  # fmt: skip
     whole = with_text(config, reading.decoder.path, written)
     return with_marker(whole, version=__version__, **{EXTENSION: extension})
+
+
+def _settings(earlier: Mapping[str, Any], new: New) -> dict[str, Any]:
+    """What was set, now or in an earlier extension by the same method, as far as it holds."""
+    before = earlier.get("settings") or {} if earlier.get("method") == new.method.value else {}
+    kept = {key: value for key, value in before.items() if new.block.values.get(key) == value}
+    return {key: value for key, value in {**kept, **new.settings}.items() if key == BASE or key in new.block.values}
 
 
 def restored(config: Mapping[str, Any], reading: Reading) -> dict[str, Any]:

@@ -21,6 +21,19 @@ class Check:
 
 
 @dataclass(frozen=True)
+class Fault:
+    """What is wrong, in a sentence, and the culprit: a tensor, a layer, a key or a file."""
+
+    said: str
+    where: str
+
+
+def check_of(name: str, fault: Fault | None, otherwise: str) -> Check:
+    """The line of a check that found ``fault``; without one it passes, and says ``otherwise``."""
+    return Check(name, True, otherwise) if fault is None else Check(name, False, fault.said, fault.where)
+
+
+@dataclass(frozen=True)
 class Verification:
     """The verdict, and everything that it rests on; ``culprit`` is the first check that failed.
 

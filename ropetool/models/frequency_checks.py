@@ -1,67 +1,117 @@
-"""The frequencies that a loaded model turns by, held against those that its config means."""
+"""Whether every attention turns by the frequencies that config.json means, and whether those were rounded."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
-import torch
-from torch import Tensor
+import numpy as np
 
-from ropetool.checkpoint.config import ALL_LAYERS
-from ropetool.families.file_checks import Side
+from ropetool.families.cannot import LIVE, NOT_ROUNDED
 from ropetool.families.verdict import Check
-from ropetool.models.load import Runner
-from ropetool.models.tables import live_frequencies, live_of, stretch
+from ropetool.models.reference import rotary_at
+from ropetool.models.rotary import Rotary
+from ropetool.models.turnings import Turning, by_pair
+from ropetool.rope.frequencies import Floats
+from ropetool.rope.rounding import rounded_to
 
-# Float32 keeps a frequency to 1e-7, bfloat16 to 4e-3; classes compute theirs in float32, in a few steps.
-LIVE_TOLERANCE = 1e-5
-
-
-def frequency_checks(runner: Runner, a: Side, b: Side, *, extended: bool) -> Iterator[Check]:
-    """The live inv_freq of B is what its config means (and was not rounded), and an extension changed it."""
-    reach = b.reading.reach or 1
-    stretch(runner.model, reach)
-    live = live_frequencies(runner.model)
-    stretch(runner.model, 1)
-    planned, old = (
-        {r.layers: torch.from_numpy(r.scaling.inv_freq(r.geometry.rotary_dim, reach)) for r in s.reading.rotations}
-        for s in (b, a)
-    )
-    kinds = getattr(runner.model.config, "layer_types", None)
-    planned = {kind: f for kind, f in planned.items() if kind == ALL_LAYERS or not kinds or kind in kinds}
-    if not live and not extended:
-        detail = "the class keeps no frequencies in a buffer; its table shows in the logits alone"
-        yield Check("frequencies-live", True, detail)
-        return
-    if b.reading.family.learned:
-        yield Check(
-            "frequencies-live", True, "the weights hold a learned factor for every frequency; the config does not"
-        )
-        return
-    apart = max(_relative_distance(live_of(live, kind), frequencies) for kind, frequencies in planned.items())
-    yield Check(
-        "frequencies-live",
-        apart < LIVE_TOLERANCE,
-        f"the model's live frequencies are within {apart:.1e} of those that config.json means",
-    )
-    if extended:
-        changed = any(
-            _relative_distance(live_of(live, kind), old[kind]) > LIVE_TOLERANCE for kind in old if kind in planned
-        )
-        detail = "the extension changed the live frequencies" if changed else "the extension changed no live frequency"
-        yield Check("frequencies-changed", changed, detail)
+# A class makes a frequency in some steps (power, quotient, blend of two), and cos and sin of it: each rounds.
+STEPS = 16.0
 
 
-def _relative_distance(live: Tensor | None, planned: Tensor) -> float:
-    """The largest relative difference over the pairs; pairs that never turn must do so in both.
+@dataclass(frozen=True)
+class Measured:
+    """One attention's turning beside what config.json means for it, with ``length`` tokens in play."""
 
-    In order of size: where a class keeps them in another order, only the logits can tell whether it is the right one.
+    turning: Turning
+    inv_freq: Floats
+    rotary: Rotary
+    meant: Floats
+    factor: float
+    length: int
+
+    @property
+    def tolerance(self) -> float:
+        """How far rounding alone can put a frequency, relative to it."""
+        return STEPS * self.turning.roundoff
+
+    @property
+    def off(self) -> Floats:
+        """The relative difference of every pair's frequency; of one that never turns, the difference."""
+        return np.abs(self.inv_freq - self.meant) / np.where(self.meant == 0, 1.0, np.abs(self.meant))
+
+    @property
+    def factor_off(self) -> float:
+        """The relative difference of the length of cos and sin."""
+        return abs(self.turning.factor / self.factor - 1)
+
+    @property
+    def right(self) -> bool:
+        """Whether both are within the tolerance."""
+        return bool(self.off.max() <= self.tolerance) and self.factor_off <= self.tolerance
+
+
+def frequency_checks(turnings: Mapping[int, Sequence[Turning]], rotaries: Mapping[str, Rotary]) -> Iterator[Check]:
+    """``turnings`` are those of every attention, by how many tokens are in play; ``rotaries`` what is meant by kind.
+
+    Where the class names its blocks by something else than its kinds of layers, a table must be one of them.
     """
-    if live is None or live.shape != planned.shape:
-        return math.inf
-    live, planned = live.sort().values, planned.sort().values
-    still = planned == 0
-    if bool((live[still] != 0).any()):
-        return math.inf
-    return float(((live - planned)[~still] / planned[~still]).abs().max())
+    if not any(turnings.values()):
+        yield from (Check(name, False, "no attention was seen to get cos and sin") for name in (LIVE, NOT_ROUNDED))
+        return
+    measured = [_nearest(turning, rotaries, length) for length, found in turnings.items() for turning in found]
+    yield _live_check(measured)
+    yield _rounding_check(measured)
+
+
+def _nearest(turning: Turning, rotaries: Mapping[str, Rotary], length: int) -> Measured | Turning:
+    """A turning beside what is meant for it; alone where it has another number of pairs than anything meant."""
+    named = rotary_at(rotaries, turning.module, turning.kind)
+    found = []
+    for rotary in [named] if named else rotaries.values():
+        meant = rotary.scaling.inv_freq(rotary.rotary_dim, length)
+        inv_freq = by_pair(turning.inv_freq, len(meant))
+        if inv_freq is not None:
+            sign = -1.0 if rotary.backwards and turning.inv_freq[0] < 0 else 1.0
+            factor = rotary.scaling.attention_factor_at(length)
+            found.append(Measured(turning, sign * inv_freq, rotary, meant, factor, length))
+    return min(found, key=lambda m: max(float(m.off.max()), m.factor_off), default=turning)
+
+
+def _live_check(measured: Sequence[Measured | Turning]) -> Check:
+    wrong = next((m for m in measured if not isinstance(m, Measured) or not m.right), None)
+    if isinstance(wrong, Measured):
+        return Check(LIVE, False, _difference(wrong), where=wrong.turning.module)
+    if wrong is not None:
+        said = f"{wrong.module} gets {len(wrong.inv_freq)} angles for each token, and config.json means no such number"
+        return Check(LIVE, False, said, where=wrong.module)
+    sound = [m for m in measured if isinstance(m, Measured)]
+    apart = max(max(float(m.off.max()), m.factor_off) for m in sound)
+    modules = len({m.turning.module for m in sound})
+    said = f"what {modules} attention modules turn by is within {apart:.1e} of what config.json means"
+    return Check(LIVE, True, said)
+
+
+def _difference(wrong: Measured) -> str:
+    turning, tokens = wrong.turning, f"with {wrong.length} tokens in play"
+    said = f"{turning.module} ({turning.kind}), {tokens}, "
+    if not wrong.off.max() <= wrong.tolerance:
+        pair = int(wrong.off.argmax())
+        said += f"turns pair {pair} by {wrong.inv_freq[pair]:.6g} radians per token, and config.json means "
+        return said + f"{wrong.meant[pair]:.6g} ({wrong.rotary.scaling.name}, base {wrong.rotary.scaling.theta:g})"
+    return said + f"gets cos and sin {turning.factor:.6g} long, and config.json means {wrong.factor:.6g}"
+
+
+def _rounding_check(measured: Sequence[Measured | Turning]) -> Check:
+    sound = [m for m in measured if isinstance(m, Measured)]
+    coarse = next((m for m in sound if m.turning.roundoff > np.finfo(np.float32).eps), None)
+    if coarse is not None:
+        return Check(NOT_ROUNDED, True, "cannot, by the number type: cos and sin are rounded to 16 bits themselves")
+    for m in sound:
+        name = rounded_to(m.inv_freq, m.meant, m.tolerance)
+        if name:
+            off_rad = float(np.abs(m.inv_freq - m.meant).max()) * 4096
+            said = f"the frequencies of {m.turning.module} are exactly those of config.json rounded to {name}: angles "
+            said += f"at 4096 tokens are off by up to {off_rad:.2g} radians"
+            return Check(NOT_ROUNDED, False, said, where=m.turning.module)
+    return Check(NOT_ROUNDED, True, "the live frequencies are not rounded to 16 bits")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,11 @@ import torch
 
 from ropetool.errors import CheckpointError, UsageError
 from ropetool.models.catalog import class_of
-from ropetool.models.loading import load_as, load_checked, reason
-from ropetool.models.options import Device, DType
+from ropetool.models.loading import load_as, load_checked, load_stored, reason
+from ropetool.models.options import Device, DType, MaxMemory
 from ropetool.models.own_buffers import fill
 from ropetool.models.own_code import own_class
+from ropetool.models.placement import CPU, place
 from ropetool.models.unguarded import config_of
 
 
@@ -53,31 +55,44 @@ def load(
     attention: str | None = "eager",
     *,
     trust_remote_code: bool = False,
+    max_memory: MaxMemory | None = None,
+    tokens: int = 512,
 ) -> Runner:
     """Load a checkpoint as it is stored, with the class that it was made for.
 
     In a layout that the class does not rotate it needs `reference_rotation`. ``dtype`` None keeps the stored one,
     ``attention`` None takes the fastest that the class supports. With ``trust_remote_code`` it is the checkpoint's own
-    class, where it brings one. Raises `CheckpointError` when the class finds a weight missing or of another shape: it
-    would be random.
+    class, where it brings one. With ``max_memory`` (bytes by GPU number and ``cpu``, or for `EACH`) what does not fit
+    stays in the shards and is read in every pass, of ``tokens`` at most; see `placement`. Raises `CheckpointError` when
+    the class finds a weight missing or of another shape: it would be random.
     """
     config = _config(path, trust_remote_code)
     kind = _class(path, config, trust_remote_code)
-    runner = _runner(load_checked, kind, path, device, dtype, attention, config=config)
+    loader = load_checked if max_memory is None else load_stored
+    model = _model(loader, kind, path, device, dtype, attention, max_memory, config=config)
     if not kind.__module__.startswith("transformers."):
-        fill(runner.model)
-    return runner
+        fill(model)
+    if max_memory is not None:
+        place(model, device, max_memory, tokens)
+    return Runner(model, device)
 
 
-def load_right(path: Path, device: torch.device, dtype: DType | None, attention: str | None = "eager") -> Runner:
-    """`load`, in the layout that the class rotates, whatever layout the weights are stored in."""
-    return _runner(load_as, _class(path, _config(path)), path, device, dtype, attention)
-
-
-def _runner(
-    loader: Callable[..., Any], kind: Any, path: Path, device: torch.device, dtype: DType | None,
-    attention: str | None, **options: Any,
+def load_right(
+    path: Path, device: torch.device, dtype: DType | None, attention: str | None = "eager", *,
+    max_memory: MaxMemory | None = None, tokens: int = 512,
 ) -> Runner:  # fmt: skip
+    """`load`, in the layout that the class rotates, whatever layout the weights are stored in."""
+    kind = _class(path, _config(path))
+    model = _model(partial(load_as, stays=max_memory is not None), kind, path, device, dtype, attention, max_memory)
+    if max_memory is not None:
+        place(model, device, max_memory, tokens)
+    return Runner(model, device)
+
+
+def _model(
+    loader: Callable[..., Any], kind: Any, path: Path, device: torch.device, dtype: DType | None,
+    attention: str | None, max_memory: MaxMemory | None, **options: Any,
+) -> Any:  # fmt: skip
     import transformers
 
     transformers.logging.set_verbosity_error()
@@ -91,10 +106,10 @@ def _runner(
             path,
             dtype=torch_dtype(dtype) if dtype else "auto",
             attn_implementation=attention,
-            device_map={"": device},
+            device_map={"": device if max_memory is None else CPU},  # what stays in the shards is placed after
             **options,
         )
-    return Runner(model.eval(), device)
+    return model.eval()
 
 
 def _class(path: Path, config: Any, trust_remote_code: bool = False) -> Any:

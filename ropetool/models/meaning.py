@@ -11,11 +11,12 @@ from typing import Any
 from ropetool.checkpoint.folder import CONFIG
 from ropetool.engines.writing import LAYOUT_KEYS
 from ropetool.errors import TwinError
-from ropetool.families.config_difference import OUTSIDE_THE_LOGITS, TRAINING_ENDINGS
+from ropetool.families.config_difference import OUTSIDE_THE_LOGITS, TRAINING_ENDINGS, block_fault
 from ropetool.families.lengths import OTHER_LENGTH_KEYS
 from ropetool.families.reading import Reading
 from ropetool.families.twin_rows import twin_row
 from ropetool.families.twins import twin_config
+from ropetool.families.verdict import Fault
 from ropetool.models.run import live_config
 
 # Keys of a config that no logit depends on, and those of the rotation, which has checks of its own.
@@ -33,8 +34,10 @@ def config_fault(
     b: Reading,
     *ignored: str,
     trust_remote_code: bool = False,
-) -> str | None:
+) -> Fault | None:
     """Where the second config means another model than the first, but for ``ignored`` keys; None where it does not.
+
+    Of the rope block, those keys that no scaling method reads are held against each other (mRoPE sections, for one).
 
     For two types that are twins, the second must mean what the row makes of the first: a key that was lost on the way
     is then the class's own default, and shows. Raises `CheckpointError` where a class cannot read its config.
@@ -47,7 +50,7 @@ def config_fault(
             else _live(twin_config(configs[0], a, row)[0])
         )
     except TwinError as error:
-        return error.message
+        return Fault(f"model_type: {error.message}", "model_type")
     right = live_config(paths[1], trust_remote_code=trust_remote_code)
     left, right = (_spread(config, a.decoder.path) for config in (left, right))
     skip = {*SKIPPED, *OTHER_LENGTH_KEYS, *ignored}
@@ -57,7 +60,7 @@ def config_fault(
         if key.rpartition(".")[2] not in skip and not key.endswith(TRAINING_ENDINGS) and left.get(key) != right.get(key)
     ]
     said = [f"{key} is {left.get(key)!r} in one and {right.get(key)!r} in the other" for key in differing[:3]]
-    return "; ".join(said) or None
+    return Fault("; ".join(said), differing[0]) if said else block_fault(a, b)
 
 
 def _spread(config: Mapping[str, Any], path: tuple[str, ...]) -> dict[str, Any]:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
 from ropetool.errors import UsageError
+
+# Bytes by GPU number and ``cpu``; `EACH`: for each GPU, or where there is none, for all of the process.
+MaxMemory = Mapping[int | str, int]
+EACH = "each"
 
 
 class Device(str, Enum):

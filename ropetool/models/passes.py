@@ -10,12 +10,13 @@ from pathlib import Path
 from torch import Tensor
 
 from ropetool.families.file_checks import Side
-from ropetool.families.reading import Reading, Rotation
+from ropetool.families.reading import Reading
 from ropetool.models.load import Runner
 from ropetool.models.logits import on_disk
+from ropetool.models.properties import rotaries_of
 from ropetool.models.reference import reference_rotation
-from ropetool.models.rotary import Rotary
 from ropetool.models.run import logits
+from ropetool.models.sketches import Sketches, sketched
 from ropetool.models.steps import Steps
 from ropetool.rope.frequencies import Scaling
 from ropetool.rope.pairing import Pairing
@@ -70,29 +71,39 @@ def plan_passes(a: Side, b: Side, *, extended: bool) -> tuple[Pass, ...]:
     return tuple(passes)
 
 
+@dataclass(frozen=True)
+class Ran:
+    """What a pass gave: its logits as a table [T, V], in a file, and a sketch of what every layer gave."""
+
+    table: Tensor
+    sketches: Sketches
+
+
 def run_passes(
     passes: tuple[Pass, ...],
     ids_T: Tensor,
     load: Callable[[Side], Runner],
     directory: Path,
-    look: Callable[[Side, Runner, Mapping[Role, Tensor]], None],
+    look: Callable[[Side, Runner, Mapping[Role, Ran]], None],
     steps: Steps,
-) -> dict[Role, Tensor]:
-    """The logits [T, V] of every pass, in files of ``directory``; each checkpoint is loaded once, and let go.
+) -> dict[Role, Ran]:
+    """What every pass gave, the logits in files of ``directory``; each checkpoint is loaded once, and let go.
 
-    ``look`` sees each loaded model after its passes, with the tables so far.
+    ``look`` sees each loaded model after its passes, with what there is so far.
     """
-    tables: dict[Role, Tensor] = {}
+    ran: dict[Role, Ran] = {}
     for side in _in_order(passes):
         runner = load(side)
         with steps.of(runner.model):
             for step in passes:
                 if step.side is side:
                     steps.talk(str(step))
-                    tables[step.role] = on_disk(_logits(runner, step, ids_T), directory / step.role.name)
-            look(side, runner, tables)
+                    with sketched(runner.model) as sketches:
+                        table_TV = on_disk(_logits(runner, step, ids_T), directory / step.role.name)
+                    ran[step.role] = Ran(table_TV, sketches)
+            look(side, runner, ran)
         del runner
-    return tables
+    return ran
 
 
 def _in_order(passes: tuple[Pass, ...]) -> Iterator[Side]:
@@ -122,18 +133,3 @@ def by_reference(runner: Runner, side: Side, meaning: Side, ids_T: Tensor, layou
 def scalings(reading: Reading) -> list[Scaling]:
     """The scaling of every kind of layer."""
     return [rotation.scaling for rotation in reading.rotations]
-
-
-def rotaries_of(reading: Reading, layout: Pairing) -> dict[str, Rotary]:
-    """The rotation of every kind of layer and every other site, with the weights in ``layout``."""
-
-    def rotary(rotation: Rotation, own: Pairing) -> Rotary:
-        geometry = rotation.geometry
-        return Rotary(
-            own, rotation.scaling, geometry.rope_start, geometry.rotary_dim, backwards=reading.family.backwards
-        )
-
-    others = zip(reading.family.others, reading.others, strict=True)
-    return {rotation.layers: rotary(rotation, site.pairing or layout) for site, rotation in others} | {
-        rotation.layers: rotary(rotation, layout) for rotation in reading.rotations
-    }

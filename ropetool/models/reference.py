@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -68,14 +69,14 @@ class _Turning:
         return turned.movedim((-2, -1), (tokens, features))
 
 
-def _turnings(
+def turned_sites(
     model: Any, sites: tuple[Site, ...], rotaries: Mapping[str, Rotary], nope_layers: frozenset[int]
 ) -> dict[str, _Turning]:
     """How each site is rotated, by its module's name; raises `UnsupportedError` where the class does otherwise."""
     modules, found = dict(model.named_modules()), {}
     for site in sites:
         module = modules[site.name]
-        rotary = _rotary_at(rotaries, site.name, kind_of(model, site.name, module))
+        rotary = rotary_at(rotaries, site.name, kind_of(model, site.name, module))
         if layer_of(site.name, module) in nope_layers:
             rotary = None
         if rotary is None and site.rotates:
@@ -91,7 +92,7 @@ def _turnings(
     return found
 
 
-def _rotary_at(rotaries: Mapping[str, Rotary], name: str, kind: str) -> Rotary | None:
+def rotary_at(rotaries: Mapping[str, Rotary], name: str, kind: str) -> Rotary | None:
     """The rotation for a module: by the path of a part of the model, else by kind, else for all layers."""
     if kind in (INDEXER, CROSS) or RUNNING_STATE in kind:
         return rotaries.get(kind)
@@ -107,7 +108,7 @@ def _attention(turnings: Mapping[int, _Turning]) -> Callable[..., Any]:
         def attention(module: Any, query: Tensor, key: Tensor, *args: Any, **kwargs: Any) -> Any:
             turning = turnings.get(id(module))
             if turning is not None:
-                scale = _scale_after(module, query)
+                scale = scale_after(module, query)
                 query, key = turning.both(query / scale, key)
                 query = query * scale
             return eager(module, query, key, *args, **kwargs)
@@ -117,7 +118,7 @@ def _attention(turnings: Mapping[int, _Turning]) -> Callable[..., Any]:
     return around
 
 
-def _scale_after(module: Any, query: Tensor) -> Tensor | float:
+def scale_after(module: Any, query: Tensor) -> Tensor | float:
     """What a class multiplies every slot of a rotated q by, up to a constant: the rotation goes before it."""
     scale = getattr(module, SCALE_AFTER, None)
     return 1.0 if scale is None else scale.square().view(1, query.shape[1], 1, -1)
@@ -191,13 +192,28 @@ def reference_rotation(
             f"layout{'; a newer transformers may do so' if stock else ''}"
         )
     if live:
-        buffers = live_frequencies(model)
-        rotaries = {kind: _with_live(rotary, live_of(buffers, kind), learned) for kind, rotary in rotaries.items()}
-    sites = survey(model, inputs_of(model.config.model_type, type(model)), _vocabulary(model))
+        rotaries = with_live(model, rotaries, learned=learned)
+    sites = _sites(model)
     _refuse_unseen_indexers(model, sites)
-    turnings = _turnings(model, sites, rotaries, nope_layers)
+    turnings = turned_sites(model, sites, rotaries, nope_layers)
     with rotated_by_reference(model, turnings):
         yield
+
+
+def with_live(model: Any, rotaries: Mapping[str, Rotary], *, learned: bool) -> dict[str, Rotary]:
+    """The rotations with the frequencies of the model's buffers, where those are in the order of the pairs."""
+    buffers = live_frequencies(model)
+    return {kind: _with_live(rotary, live_of(buffers, kind), learned) for kind, rotary in rotaries.items()}
+
+
+# What the survey of a model found, for as long as the model is there: a second pass by reference need not ask again.
+_SURVEYED: WeakKeyDictionary[nn.Module, tuple[Site, ...]] = WeakKeyDictionary()
+
+
+def _sites(model: Any) -> tuple[Site, ...]:
+    if model not in _SURVEYED:
+        _SURVEYED[model] = survey(model, inputs_of(model.config.model_type, type(model)), vocabulary_of(model))
+    return _SURVEYED[model]
 
 
 def _with_live(rotary: Rotary, buffer: Tensor | None, learned: bool) -> Rotary:
@@ -218,6 +234,6 @@ def _refuse_unseen_indexers(model: nn.Module, sites: tuple[Site, ...]) -> None:
             raise UnsupportedError(said, module=name)
 
 
-def _vocabulary(model: Any) -> int:
+def vocabulary_of(model: Any) -> int:
     """How many token ids the text part takes."""
     return int(getattr(model.config.get_text_config(), "vocab_size", 0) or model.get_input_embeddings().weight.shape[0])

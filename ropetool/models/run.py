@@ -46,10 +46,10 @@ def logits(runner: Runner, ids_T: Tensor) -> Tensor:
         output = model(**arguments)
     except (TypeError, ValueError, AttributeError) as error:  # what forward methods raise where an argument is missing
         raise UnsupportedError(f"{type(model).__name__} does not run on token ids alone: {error}") from error
-    return _scores(output)[0].flatten(1).cpu()
+    return scores_of(output)[0].flatten(1).cpu()
 
 
-def _scores(output: Any) -> Tensor:
+def scores_of(output: Any) -> Tensor:
     """The logits of what a class returns, else its hidden states."""
     if isinstance(output, Tensor):
         return output

@@ -157,13 +157,22 @@ def implementation(model: nn.Module, name: str) -> Iterator[None]:
             c._attn_implementation_internal = before[key]
 
 
+def _functions(model: nn.Module, suffix: str) -> list[tuple[Any, str, Callable[..., Any]]]:
+    files = {sys.modules[kind.__module__] for module in model.modules() for kind in type(module).__mro__}
+    return [(f, n, x) for f in files for n, x in vars(f).items() if n.endswith(suffix) and inspect.isfunction(x)]
+
+
+def has_function(model: nn.Module, suffix: str) -> bool:
+    """Whether the files that define ``model``'s classes have a function whose name ends so."""
+    return bool(_functions(model, suffix))
+
+
 @contextmanager
 def replaced_functions(
     model: nn.Module, suffix: str, replacement: Callable[[Callable[..., Any]], Callable[..., Any]]
 ) -> Iterator[None]:
     """Within, each function whose name ends so, in the files that define ``model``'s classes, is another."""
-    files = {sys.modules[kind.__module__] for module in model.modules() for kind in type(module).__mro__}
-    found = [(f, n, x) for f in files for n, x in vars(f).items() if n.endswith(suffix) and inspect.isfunction(x)]
+    found = _functions(model, suffix)
     for file, name, function in found:
         setattr(file, name, replacement(function))
     try:

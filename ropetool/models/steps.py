@@ -13,7 +13,7 @@ STAGE = "forward passes"
 
 
 def layers_of(model: nn.Module) -> Sequence[nn.Module]:
-    """The layers of a model: the longest list of modules that is in no other list, as experts are; else the model."""
+    """The longest list of modules that is in no other list: experts are within a layer."""
     lists = {name: module for name, module in model.named_modules() if isinstance(module, nn.ModuleList)}
     outer = [m for name, m in lists.items() if not any(name.startswith(f"{other}.") for other in lists)]
     return list(max(outer, key=len, default=[model]))

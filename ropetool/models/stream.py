@@ -7,7 +7,6 @@ Plain: the class's own forward, all scores at once; it is what the other two are
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import Enum
@@ -16,13 +15,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ropetool.models.cached import cache_of
 from ropetool.models.load import Runner
 from ropetool.models.steps import layers_of
 
 # Scores that are held at once: 128 MiB in float32.
 HEAD_VALUES = 1 << 25
-# What a body calls its cache, as an argument and in its output: transformers 5.24, and before.
-CACHES = ("cache", "past_key_values")
 Advance = Callable[[float], None]
 
 
@@ -55,13 +53,14 @@ def scores(
             pass_over(ids_BT.shape[1])
             yield first, _plain(runner, ids_BT)[:, first:]
             return
-        step, cache = chunk_tokens if way is Way.CACHED else ids_BT.shape[1], None
+        step = chunk_tokens if way is Way.CACHED else ids_BT.shape[1]
+        cache: dict[str, Any] = {}
         for start in range(0, ids_BT.shape[1], step):
             piece_BT = ids_BT[:, start : start + step]
             pass_over(piece_BT.shape[1])
             output = _body(runner, piece_BT, cache, keep=way is Way.CACHED)
-            cache = next((output[name] for name in CACHES if output.get(name) is not None), None)
-            if way is Way.CACHED and cache is None:
+            cache = cache_of(output)
+            if way is Way.CACHED and not cache:
                 raise NoCacheError
             yield from _through_head(runner, piece_BT, output, start, first, chunk_tokens)
 
@@ -91,10 +90,8 @@ def _plain(runner: Runner, ids_BT: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def _body(runner: Runner, ids_BT: Tensor, cache: Any, *, keep: bool) -> Any:
-    body = body_of(runner.model)
-    name = next((name for name in CACHES if name in inspect.signature(body.forward).parameters), CACHES[-1])
-    return body(input_ids=ids_BT, use_cache=keep, **({} if cache is None else {name: cache}))
+def _body(runner: Runner, ids_BT: Tensor, cache: dict[str, Any], *, keep: bool) -> Any:
+    return body_of(runner.model)(input_ids=ids_BT, use_cache=keep, **cache)
 
 
 @torch.no_grad()

@@ -26,6 +26,7 @@ from ropetool.models.seams import (
     module_stack,
 )
 from ropetool.models.tables import still_tables
+from ropetool.models.turnings import Watch, followed_tables
 
 # How many tokens to try: a number that is no other size of the tensors, so that it names the axis of the tokens.
 LENGTHS = (11, 13, 17, 19, 23)
@@ -37,7 +38,7 @@ class Site:
 
     ``rotates`` is None where q or k is not finite, so that nothing can be told.
     ``norms`` are those after the rotation, by name, with the axis of the tokens. ``longer`` says that k goes on after
-    the tokens (with keys of another sequence, which nothing rotates).
+    the tokens (with keys of another sequence, which nothing rotates). ``turns_v``: v is rotated as well.
     """
 
     name: str
@@ -47,6 +48,7 @@ class Site:
     k_axis: int
     longer: bool
     norms: Mapping[str, int]
+    turns_v: bool
 
 
 class AmbiguousAxis(Exception):
@@ -54,11 +56,22 @@ class AmbiguousAxis(Exception):
 
 
 @dataclass
-class _Pass:
+class Pass:
     """What one pass showed, in order: by site its q, k, v, and by norm its inputs."""
 
     met: dict[str, list[tuple[bool, Tensor, Tensor, Tensor | None, Product | None]]] = field(default_factory=dict)
     normed: dict[str, list[Tensor]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Look:
+    """Both passes over so many tokens, the sites that they show, and the tables that the class's own one made."""
+
+    tokens: int
+    still: Pass
+    turning: Pass
+    sites: tuple[Site, ...]
+    tables: Watch
 
 
 def survey(model: Any, inputs: Callable[[Any, Tensor], Inputs], vocabulary: int) -> tuple[Site, ...]:
@@ -66,22 +79,36 @@ def survey(model: Any, inputs: Callable[[Any, Tensor], Inputs], vocabulary: int)
 
     Raises `UnsupportedError` where v is rotated as well.
     """
+    sites = look(model, inputs, vocabulary).sites
+    for site in sites:
+        if site.turns_v:
+            raise UnsupportedError(
+                f"{site.name} rotates v as well as q and k, so no rotation of q and k alone is what the class computes",
+                module=site.name,
+            )
+    return sites
+
+
+def look(model: Any, inputs: Callable[[Any, Tensor], Inputs], vocabulary: int) -> Look:
+    """Every place where ``model`` multiplies q by k, with what met there in both passes."""
     for length in LENGTHS:
         generator = torch.Generator().manual_seed(0)
         ids = torch.randint(min(2, vocabulary - 1), min(60, vocabulary), (1, length), generator=generator)
         ids = ids.to(model.device)
         with still_tables(model):
             still = _one_pass(model, inputs(model, ids))
-        turning = _one_pass(model, inputs(model, ids))  # inputs made anew: a class may write into them
+        with followed_tables(model) as tables:
+            turning = _one_pass(model, inputs(model, ids))  # inputs made anew: a class may write into them
         try:
-            return tuple(_site(name, still, turning, length) for name in still.met)
+            sites = tuple(_site(name, still, turning, length) for name in still.met)
         except AmbiguousAxis:
             continue
+        return Look(length, still, turning, sites, tables)
     raise UnsupportedError(f"{type(model).__name__}: no axis of q and k can be told to be that of the tokens")
 
 
-def _one_pass(model: Any, arguments: Mapping[str, Any]) -> _Pass:
-    seen = _Pass()
+def _one_pass(model: Any, arguments: Mapping[str, Any]) -> Pass:
+    seen = Pass()
     names = {id(module): name for name, module in model.named_modules()}
     watched = {name for name, module in model.named_modules() if looks_like_attention(module)}
 
@@ -119,13 +146,9 @@ def _owner(name: str, sites: Iterable[str]) -> str | None:
     return max(owners, key=len) if owners else None
 
 
-def _site(name: str, still: _Pass, turning: _Pass, length: int) -> Site:
+def _site(name: str, still: Pass, turning: Pass, length: int) -> Site:
     (interface, q, k, v, product), (_, q_turned, k_turned, v_turned, _) = still.met[name][0], turning.met[name][0]
-    if v is not None and v_turned is not None and not _same(v, v_turned):
-        raise UnsupportedError(
-            f"{name} rotates v as well as q and k, so no rotation of q and k alone is what the class computes",
-            module=name,
-        )
+    turns_v = v is not None and v_turned is not None and not _same(v, v_turned)
     finite = bool(q.isfinite().all()) and bool(k.isfinite().all())
     rotates = not (_same(q, q_turned) and _same(k, k_turned)) if finite else None
     longer = interface and k.shape[-2] > q.shape[-2]
@@ -138,7 +161,7 @@ def _site(name: str, still: _Pass, turning: _Pass, length: int) -> Site:
     passed = sum(_changed(n, still, turning) for n in after)
     if passed not in (0, 2):
         raise UnsupportedError(f"{name} has a norm after its rotation for one of q and k alone", module=name)
-    return Site(name, interface, rotates, q_axis, k_axis, longer, after)
+    return Site(name, interface, rotates, q_axis, k_axis, longer, after, turns_v)
 
 
 def _same(a: Tensor, b: Tensor) -> bool:
@@ -146,12 +169,12 @@ def _same(a: Tensor, b: Tensor) -> bool:
     return a.shape == b.shape and torch.allclose(a, b, rtol=0.0, atol=0.0, equal_nan=True)
 
 
-def _changed(name: str, still: _Pass, turning: _Pass) -> int:
+def _changed(name: str, still: Pass, turning: Pass) -> int:
     """How many times a norm got what was rotated before."""
     return sum(not _same(a, b) for a, b in zip(still.normed[name], turning.normed[name], strict=True))
 
 
-def _norm_axis(name: str, still: _Pass, turning: _Pass, length: int) -> int | None:
+def _norm_axis(name: str, still: Pass, turning: Pass, length: int) -> int | None:
     """The axis of the tokens in what a norm gets, if that was rotated before."""
     pairs = zip(still.normed[name], turning.normed[name], strict=True)
     axes = {_token_axis(a, length, -1) for a, b in pairs if not _same(a, b)}

@@ -9,8 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ropetool.errors import CheckpointError
+from ropetool.errors import CheckpointError, UsageError
+from ropetool.families.reading import Reading
 from ropetool.models.unguarded import config_options
+
+SEED = 20260101
 
 
 @lru_cache(maxsize=4)
@@ -31,3 +34,21 @@ def encode(path: Path, text: str) -> Tensor:
     """The token ids of ``text``, [T], with the special tokens that the tokenizer adds."""
     ids = tokenizer_of(path)(text, verbose=False)["input_ids"]
     return torch.tensor(ids, dtype=torch.long)
+
+
+def token_ids(path: Path, reading: Reading, tokens: int, text: str | None) -> Tensor:
+    """So many token ids, [T]: the first of ``text``, or seeded random ones.
+
+    Raises `UsageError` for a text of one token, `CheckpointError` where nothing tells how many ids there are.
+    """
+    if text is not None:
+        ids = encode(path, text)[:tokens]
+        if len(ids) < 2:
+            raise UsageError("the text gives fewer than two tokens; at position 0 every rotation is the identity")
+        return ids
+    vocabulary = reading.config.get("vocab_size")
+    if not isinstance(vocabulary, int):
+        raise CheckpointError(
+            "config.json has no vocab_size, so no token ids can be drawn; give --text", key="vocab_size"
+        )
+    return torch.randint(vocabulary, (tokens,), generator=torch.Generator().manual_seed(SEED))

@@ -1,0 +1,88 @@
+"""Decoding with a cache: tokens in pieces, through the class's own cache, give the logits of one pass over all."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ropetool.families.cannot import CACHED
+from ropetool.families.reading import Reading
+from ropetool.families.verdict import Check
+from ropetool.models.catalog import inputs_of
+from ropetool.models.inputs import Inputs
+from ropetool.models.load import Runner
+from ropetool.models.properties import RAISED, TOKENS, cannot, room
+from ropetool.models.run import scores_of
+
+# How classes call their cache: transformers 5.24 (utils/generic.py) renames the others to the first.
+CACHE_NAMES = ("cache", "past_key_values", "cache_params")
+
+
+def pieces(tokens: int) -> Iterator[slice]:
+    """A prefill of half of the tokens, a piece of several, and the last two one by one."""
+    half, last = tokens // 2, tokens - 2
+    yield from (slice(0, half), slice(half, last), slice(last, last + 1), slice(last + 1, tokens))
+
+
+@torch.no_grad()
+def cached_decoding(
+    runner: Runner, ids_T: Tensor, reading: Reading, allowed: float, full_TV: Tensor | None = None
+) -> Check:
+    """Decoding in pieces with the class's own cache gives the logits of one pass to within ``allowed``: four passes.
+
+    ``full_TV`` are the logits of one pass over the same tokens, or more; where they are not given, they take a pass.
+    """
+    out = cannot(reading, CACHED)
+    if out:
+        return out[CACHED]
+    most, method = room(reading)
+    ids = ids_T[: min(TOKENS, len(ids_T), len(ids_T) if most is None else most)]
+    if len(ids) < 6:
+        why = f"the method: {method} changes its frequencies beyond {most} tokens" if most else "so few tokens"
+        return Check(CACHED, True, f"cannot, by {why}")
+    model, apart = runner.model, 0.0
+    cache: dict[str, Any] = {}
+    try:
+        full = scores_of(model(**_inputs(runner, ids)))[0].flatten(1).cpu() if full_TV is None else full_TV[: len(ids)]
+        for piece in pieces(len(ids)):
+            output = model(**_inputs(runner, ids, piece), use_cache=True, **cache)
+            cache = cache_of(output)
+            if not cache:
+                return Check(CACHED, False, f"{type(model).__name__} gives no cache")
+            here = (scores_of(output)[0].flatten(1).cpu().double() - full[piece].double()).abs().max()
+            apart = max(apart, float(here)) if here.isfinite() else float("nan")
+            if not apart <= allowed:
+                said = f"tokens {piece.start} to {piece.stop - 1} with a cache are {apart:.2e} off one full pass; "
+                said += f"{allowed:.2e} is allowed"
+                return Check(CACHED, False, said, where=f"token {piece.start}")
+    except RAISED as error:
+        return Check(CACHED, False, f"{type(model).__name__} does not run with its cache: {error}")
+    beyond = f" (up to the trained length; beyond it {method} cannot)" if method else ""
+    said = f"{len(ids)} tokens in pieces with a cache are within {apart:.2e} of one full pass{beyond}"
+    return Check(CACHED, True, f"{said}; {allowed:.2e} is allowed")
+
+
+def cache_of(output: Any) -> dict[str, Any]:
+    """The cache that a class returned, under the name that its forward takes it by; empty where it returned none."""
+    held = ((name, output.get(name)) for name in CACHE_NAMES) if isinstance(output, Mapping) else ()
+    return next(({name: cache} for name, cache in held if cache is not None), {})
+
+
+def _inputs(runner: Runner, ids_T: Tensor, piece: slice | None = None) -> Inputs:
+    """The arguments for all tokens, or those for a piece of them with the positions that `generate` would give it.
+
+    Made anew for every pass: a class may write into them (Moonshine adds to the encoder's output).
+    """
+    model = runner.model
+    arguments = inputs_of(model.config.model_type, type(model))(model, ids_T[None].to(runner.device))
+    if piece is None:
+        return arguments
+    if "position_ids" in inspect.signature(model.forward).parameters:
+        arguments["position_ids"] = torch.arange(len(ids_T), device=runner.device)[None]
+    by_token = {key: x for key, x in arguments.items() if isinstance(x, Tensor) and x.shape[1:2] == ids_T.shape}
+    arguments.pop("use_cache", None)
+    return {**arguments, **{key: x[:, piece] for key, x in by_token.items()}}

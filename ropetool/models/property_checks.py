@@ -1,0 +1,32 @@
+"""What holds of any rotation, asked of a loaded model: how it turns, a shift of positions, decoding with a cache."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from ropetool.families.reading import Reading
+from ropetool.families.verdict import Check
+from ropetool.models.cached import CACHED, cached_decoding
+from ropetool.models.load import Runner
+from ropetool.models.logits import rounding
+from ropetool.models.options import DType
+from ropetool.models.properties import RELATIVE, observed_checks, relative_position
+
+# Two passes to see how it turns, one with positions shifted, five to decode with a cache.
+PROPERTY_PASSES = 8
+
+
+def property_checks(runner: Runner, reading: Reading, ids_T: Tensor, dtype: DType, logits_TV: Tensor) -> list[Check]:
+    """The checks of a model by its own class, whatever layout its weights are in.
+
+    ``logits_TV`` are any of a right pass: how far they spread tells what rounding can do.
+    """
+    layers = int(reading.config.get("num_hidden_layers") or reading.config.get("n_layer") or 1)
+    checks = observed_checks(runner, reading)
+    if dtype is DType.BFLOAT16:
+        why = "cannot, by the number type: bfloat16 rounds cos and sin, differently at each position"
+        return [*checks, *(Check(name, True, why) for name in (RELATIVE, CACHED))]
+    of_angles = rounding(logits_TV, DType.FLOAT32, layers)  # cos and sin are made in float32 in any type
+    checks.append(relative_position(runner, ids_T, reading, of_angles))
+    checks.append(cached_decoding(runner, ids_T, reading, rounding(logits_TV, dtype, layers)))
+    return checks
