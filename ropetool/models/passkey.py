@@ -81,7 +81,7 @@ def document(hay: Haystack, length: int, depth: float, rng: random.Random) -> Do
             length=length,
             least=length - room,
         )
-    start = rng.randrange(len(hay.filler))
+    start = rng.choice([at for at, begins in enumerate(hay.starts) if begins] or [0])
     cuts = [(_cut(hay, start, room, round(depth * room)), needle)]
     cuts += [(_cut(hay, start, room, rng.randint(0, room)), other) for other in others]
     ids, used, at = list(hay.head), 0, 0

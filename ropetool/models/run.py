@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ropetool.errors import UnsupportedError
 from ropetool.models.catalog import inputs_of
@@ -23,7 +23,6 @@ __all__ = [
     "logits",
     "pick_device",
     "reference_rotation",
-    "token_losses",
     "torch_dtype",
 ]
 
@@ -58,31 +57,3 @@ def scores_of(output: Any) -> Tensor:
     if scores is None:  # a tuple: the first that has a row for every position
         scores = next(x for x in output if isinstance(x, Tensor) and x.dim() > 2)
     return torch.as_tensor(scores)
-
-
-@torch.no_grad()
-def token_losses(runner: Runner, ids_T: Tensor, chunk_tokens: int, progress: Progress = no_progress) -> Tensor:
-    """The loss in nats of every next token of one sequence, [T - 1] in float64 on the CPU.
-
-    The body of the model runs once over the whole sequence, as every scaling method needs; its head, with whatever
-    the class does after it (soft caps, scales), runs in chunks, so that logits never need more than a chunk. Raises
-    `UnsupportedError` for a class without a head.
-    """
-    if runner.model.get_output_embeddings() is None:
-        raise UnsupportedError(f"{type(runner.model).__name__} has no head that predicts tokens, so it has no losses")
-    ids = ids_T.to(runner.device)
-    body = runner.model.base_model
-    whole = body(input_ids=ids[None], use_cache=False)
-    forward, losses = body.forward, []
-    try:
-        for start in range(0, len(ids), chunk_tokens):
-            piece = slice(start, start + chunk_tokens)
-            hidden = type(whole)(last_hidden_state=whole.last_hidden_state[:, piece])
-            body.forward = lambda *args, hidden=hidden, **kwargs: hidden
-            scores = runner.model(input_ids=ids[None, piece], use_cache=False).logits[0]
-            targets = ids[start + 1 : start + chunk_tokens + 1]
-            losses.append(nn.functional.cross_entropy(scores[: len(targets)].float(), targets, reduction="none"))
-            progress(min(start + chunk_tokens, len(ids)), len(ids))
-    finally:
-        body.forward = forward
-    return torch.cat(losses).double().cpu()

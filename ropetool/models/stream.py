@@ -67,9 +67,11 @@ def scores(
 
 def body_of(model: Any) -> nn.Module:
     """What a model is but for its head: its base model, or the only model in one that tells none (Llama 4)."""
+    import transformers
+
     base: nn.Module = model.base_model
-    within = (child for child in model.children() if isinstance(child, type(model).__mro__[1]))
-    return base if base is not model else next(within, base)
+    within: list[nn.Module] = [child for child in model.children() if isinstance(child, transformers.PreTrainedModel)]
+    return within[0] if base is model and len(within) == 1 else base
 
 
 def _through_head(

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import Group, RenderableType
+from rich.table import Table
 from rich.text import Text
 
 from ropetool.views.parts import grid, warnings
@@ -35,7 +36,8 @@ def evaluation(result: Evaluation) -> RenderableType:
     positions = grid(
         "by position", ["positions", *columns], [[_span(b), *_bin_row(b)] for b in result.lengths], numbers=True
     )
-    keys = [_passkeys(result)] if result.passkey else []
+    keys: list[RenderableType] = [_passkeys(result)] if result.passkey else []
+    keys += [Text(f"below each bar: {result.against}", style="dim")] if result.passkey and against else []
     how = Text(f"read {result.passes.how.value}: {result.passes.why}", style="dim")
     return Group(glance, positions, *keys, how, warnings(result.warnings))
 
@@ -53,15 +55,14 @@ def _bin_row(b: Bin) -> list[RenderableType]:
     return [*row, f"{b.against_loss:.3f}", Text(f"{gain:+.3f}", style=style)]
 
 
-def _passkeys(result: Evaluation) -> RenderableType:
-    """Lengths down, depths across; below each bar of the checkpoint that of the other one."""
+def _passkeys(result: Evaluation) -> Table:
+    """Lengths down, depths across; below each bar that of the other checkpoint."""
     depths = list(dict.fromkeys(cell.depth for cell in result.passkey))
     lengths = list(dict.fromkeys(cell.length for cell in result.passkey))
     at = {(cell.length, cell.depth): cell for cell in result.passkey}
     trials = result.passkey[0].trials
-    beside = ", against the other below" if result.against else ""
     return grid(
-        f"passkeys found of {trials} at each depth (seed {result.seed}){beside}",
+        f"passkeys found of {trials} (seed {result.seed})",
         ["tokens", *(f"{depth:.0%}" for depth in depths)],
         [[str(length), *(_found(at[length, depth]) for depth in depths)] for length in lengths],
     )
