@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ropetool.checkpoint.adapter import is_adapter
 from ropetool.checkpoint.folder import CONFIG, open_checkpoint
 from ropetool.engines.writing import LAYOUT_KEYS
-from ropetool.errors import UnsupportedError
+from ropetool.errors import CheckpointError, RopetoolError, UnsupportedError, UsageError
 from ropetool.families.adapter_checks import adapter_checks, read_pair
 from ropetool.families.config_difference import block_fault, config_differences
 from ropetool.families.file_checks import Side, file_checks, form_fault
@@ -66,6 +66,7 @@ def verify(
     device: Device = Device.AUTO,
     dtype: DType | None = None,
     tolerance: float | None = None,
+    quick: bool = False,
     max_memory: Mapping[int | str, int] | None = None,
     bases: tuple[Path, Path] | None = None,
     talk: Talk = lambda message: None,
@@ -79,10 +80,13 @@ def verify(
     ``tokens`` is the length of the sequence (by default 512, or the trained length if that is shorter); ``text``
     replaces the seeded random token ids. It computes in ``dtype``, by default in float32, and again in float64 where
     only rounding is in doubt. ``tolerance`` is the largest |logit difference| that passes; by default it is derived.
-    ``max_memory`` is what each device may hold, in bytes; the rest of a model stays on the disk. ``progress`` is called
-    with a stage, what is done of it, and what there is to do. With ``trust_remote_code`` code in the checkpoints is
-    run. Raises `RopetoolError` for a checkpoint that cannot be read or loaded.
+    With ``quick`` nothing is run (`verify_files`). ``max_memory`` is what each device may hold, in bytes; the rest of a
+    model stays on the disk. ``progress`` is called with a stage, what is done of it, and what there is to do. With
+    ``trust_remote_code`` code in the checkpoints is run. Raises `RopetoolError` for a checkpoint that cannot be read or
+    loaded.
     """
+    if quick:
+        return verify_files(a, b, talk=talk, progress=progress)
     from ropetool.models.merged import merged
     from ropetool.models.pickles import as_safetensors
     from ropetool.models.run import pick_device
@@ -125,6 +129,23 @@ def _verify(a: Side, b: Side, ways: Ways, *, files: tuple[Check, ...] = ()) -> V
     checks = (*(files or _file_checks(a, b, fault, ways.progress)), *_config_checks(a, b, _live_fault(a, b)))
     if fault:
         return without_forward_pass(b.reading.pairing, _relation(a, b), checks, "the two differ in form")
+    try:
+        return _settled(a, b, ways, checks)
+    except UsageError:
+        raise
+    except RopetoolError as error:
+        cannot = error
+    except Exception as error:  # noqa: BLE001 - a class that runs on a stranger's config can raise anything
+        cannot = CheckpointError(f"{b.path} cannot be run beside {a.path}: {type(error).__name__}: {error}")
+        cannot.__cause__ = error
+    if all(check.passed for check in checks):
+        raise cannot
+    checks = (*checks, Check("forward-pass", False, cannot.message))
+    return without_forward_pass(b.reading.pairing, _relation(a, b), checks, "it failed")
+
+
+def _settled(a: Side, b: Side, ways: Ways, checks: Sequence[Check]) -> Verification:
+    """The verdict by running both; where float32 leaves a doubt, and no type was asked for, in float64."""
     result = _by_running(a, b, ways, ways.dtype or DType.FLOAT32, checks)
     if ways.dtype is DType.FLOAT64 or not _only_rounding_is_in_doubt(result):
         return result

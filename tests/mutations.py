@@ -92,7 +92,7 @@ def negated(*names: str) -> Plant:
     return weights(lambda new, old: new.update({name: -new[name] for name in names}))
 
 
-Q, K, V, O = (f"{name}_proj.weight" for name in "qkvo")
+Q, K, V, OUT = (f"{name}_proj.weight" for name in "qkvo")
 SEPARATE = ("llama", "mistral", "qwen3", "olmo2", "gemma2", "cohere", "glm4", "helium", "ernie4_5", "mixtral")
 FUSED = "gpt_neox.layers.0.attention.query_key_value"
 QKV = attn("qkv_proj.weight")
@@ -123,13 +123,13 @@ ROWS = (
     moved("k-with-the-heads-of-q", ("llama", "qwen3", "mixtral"), attn(K), remade(attn(K), turned(4))),
     moved("kv-heads-in-another-order", ("llama", "gemma2"), attn(K, 1),
           mapped(attn(K, 1), lambda t: t.roll(16, 0)), "row 0 .*head 0 of k"),
-    kept("heads-of-a-group-exchanged-in-q-and-o", "mistral", attn(O),
-         both(mapped(attn(Q), first_heads_exchanged), mapped(attn(O), lambda t: first_heads_exchanged(t.T).T))),
+    kept("heads-of-a-group-exchanged-in-q-and-o", "mistral", attn(OUT),
+         both(mapped(attn(Q), first_heads_exchanged), mapped(attn(OUT), lambda t: first_heads_exchanged(t.T).T))),
     moved("q-and-k-negated", ("llama", "cohere"), attn(K), negated(attn(Q), attn(K))),
     moved("q-of-two-layers-exchanged", "llama", attn(Q), swapped(attn(Q), attn(Q, 1))),
     kept("v-moved-too", ("llama", "qwen2", "cohere", "mixtral"), attn(V), mapped(attn(V), turned(16))),
-    kept("o-columns-moved", ("llama", "olmo2"), attn(O, 1), mapped(attn(O, 1), lambda t: turned(16)(t.T).T)),
-    kept("o-rows-moved", "qwen3", attn(O, 1), mapped(attn(O, 1), rolled)),
+    kept("o-columns-moved", ("llama", "olmo2"), attn(OUT, 1), mapped(attn(OUT, 1), lambda t: turned(16)(t.T).T)),
+    kept("o-rows-moved", "qwen3", attn(OUT, 1), mapped(attn(OUT, 1), rolled)),
     kept("v-bias-moved-too", ("qwen2", "llama"), attn("v_proj.bias"), mapped(attn("v_proj.bias"), turned(16))),
     moved("bias-of-q-left", ("llama", "qwen2", "olmo2", "glm4"), attn("q_proj.bias"), left(attn("q_proj.bias"))),
     moved("bias-of-k-left", ("qwen2", "qwen3"), attn("k_proj.bias", 1), left(attn("k_proj.bias", 1)), "layer 1"),
@@ -173,15 +173,12 @@ ROWS = (
 )  # fmt: skip
 
 SCALES = tuple(
-    replace(moved(f"{kind}-left", start, attn(f"{name}.{kind}"), left(attn(f"{name}.{kind}"))), quick=True)
-    for start, name, kind in (
-        ("llama-int8", "q_proj", "weight_scale"), ("llama-int8", "k_proj", "weight_zero_point"),
-        ("llama-undeclared", "k_proj", "weight_scale"), ("qwen3-gptq", "q_proj", "scales"),
-        ("qwen3-gptq", "k_proj", "qzeros"),
+    replace(moved(f"{tensor.rpartition('.')[2]}-left", start, tensor, left(tensor)), quick=True)
+    for start, tensor in (
+        ("llama-int8", attn("q_proj.weight_scale")), ("llama-int8", attn("k_proj.weight_zero_point")),
+        ("llama-undeclared", attn("k_proj.weight_scale")), ("qwen3-gptq", attn("q_proj.scales")),
+        ("qwen3-gptq", attn("k_proj.qzeros")), ("gpt_neox-fp8", f"{FUSED}.weight_scale"),
     )
-) + (
-    replace(moved("weight_scale-left", "gpt_neox-fp8", f"{FUSED}.weight_scale", left(f"{FUSED}.weight_scale")),
-            quick=True),
 )  # fmt: skip
 
 HEAD, EMBED, UP, NORM = (
@@ -189,15 +186,12 @@ HEAD, EMBED, UP, NORM = (
 )  # fmt: skip
 PLAIN = ("llama", "qwen3", "gemma2")
 BFLOAT16 = torch.bfloat16
-VALUES = tuple(
-    kept(f"{name}-one-ulp-off", start, tensor, mapped(tensor, one_ulp), relation=relation)
-    for relation in (SAME, CONVERTED, "yarn")
-    for name, start, tensor in (
-        ("embedding", ("llama", "gpt_neox"), ""), ("head", ("llama",), HEAD), ("mlp", PLAIN, UP), ("norm", PLAIN, NORM),
-    )
-    for tensor in (tensor or EMBED,)
-    for start in (tuple(s for s in start if tensor != EMBED or s != "gpt_neox"),)
-) + (
+VALUES = (
+    *(kept(f"{name}-one-ulp-off", starts, tensor, mapped(tensor, one_ulp), relation=relation)
+      for relation in (SAME, CONVERTED, "yarn")
+      for name, starts, tensor in (
+          ("embedding", "llama", EMBED), ("head", "mistral", HEAD), ("mlp", PLAIN, UP), ("norm", PLAIN, NORM),
+      )),
     kept("router-one-ulp-off", "mixtral", "model.layers.0.block_sparse_moe.gate.weight",
          mapped("model.layers.0.block_sparse_moe.gate.weight", one_ulp)),
     kept("sinks-one-ulp-off", "gpt_oss", attn("sinks"), mapped(attn("sinks"), one_ulp), relation=SAME),
@@ -257,7 +251,7 @@ KEYS = (
     same("global-base-other", "gemma3_text", EXTENSION, "rope_parameters.full_attention.rope_theta",
          block(layers="full_attention", rope_theta=20000.0)),
     same("length-raised-alone", "llama", EXTENSION, "max_position_embeddings", config(max_position_embeddings=256)),
-    same("scaled-and-not-raised", "llama", EXTENSION, "max_position_embeddings", rope(rope_type="linear", factor=2.0)),
+    same("scaled-and-not-raised", "llama", EXTENSION, LENGTH, rope(rope_type="linear", factor=2.0)),
     same("scaled-by-another-factor-than-raised", ("llama", "mistral"), EXTENSION, "rope_parameters.factor",
          both(rope(rope_type="linear", factor=3.0), config(max_position_embeddings=128))),
     same("scaled-from-another-original", "llama", EXTENSION, f"rope_parameters.{ORIGINAL}",
@@ -273,7 +267,8 @@ KEYS = (
     same("rotary-share-other", "glm4-share", GEOMETRY, "rope_parameters.partial_rotary_factor",
          block(partial_rotary_factor=0.25)),
     same("rotary-width-other", "gptj", GEOMETRY, "rotary_dim", config(rotary_dim=16)),
-    same("nope-width-other", "deepseek_v3", GEOMETRY, "qk_rope_head_dim", config(qk_nope_head_dim=8, qk_rope_head_dim=4)),
+    same("nope-width-other", "deepseek_v3", GEOMETRY, "qk_rope_head_dim",
+         config(qk_nope_head_dim=8, qk_rope_head_dim=4)),
     same("heads-other", "llama", GEOMETRY, "num_attention_heads",
          config(num_attention_heads=16, num_key_value_heads=4, head_dim=8)),
     same("kv-heads-other", "llama", GEOMETRY, "num_key_value_heads", config(num_key_value_heads=4)),
@@ -317,6 +312,7 @@ def extended(name: str, start: str | tuple[str, ...], method: str, key: str, pla
 YARNED = ("llama", "qwen3", "gpt_neox")
 FULL = "rope_parameters.full_attention"
 LOST = both(config("rope_scaling", rope_parameters={"rope_type": "default", "rope_theta": 10000.0}))
+LOCAL_TOO = block(layers="sliding_attention", only="rope_parameters", rope_type="linear", factor=4.0)
 EXTENSIONS = (
     extended("factor-twice", YARNED, "yarn", "factor", block(factor=16.0)),
     extended("factor-not-the-ratio", YARNED, "yarn", "factor", block(factor=3.0)),
@@ -360,8 +356,8 @@ EXTENSIONS = (
     extended("linear-base-other", "llama", "linear", "rope_theta", block(rope_theta=20000.0)),
     extended("linear-length-not-raised", ("llama", "qwen3"), "linear", LENGTH, config(max_position_embeddings=64)),
     extended("linear-block-lost", "llama", "linear", "rope_type", LOST),
-    extended("local-layers-scaled-too", "gemma3_text", "linear", r"rope_parameters\.sliding_attention\.(rope_type|factor)",
-             block(layers="sliding_attention", only="rope_parameters", rope_type="linear", factor=4.0)),
+    extended("local-layers-scaled-too", "gemma3_text", "linear", r"rope_parameters\.sliding_attention\.rope_type",
+             LOCAL_TOO),
     extended("global-layers-lost-their-block", "gemma3_text", "linear", f"{FULL}.rope_type",
              both(block("factor", layers="full_attention", rope_type="default"), config("rope_scaling"))),
     extended("global-factor-twice", "gemma3_text", "linear", f"{FULL}.factor",
@@ -436,7 +432,8 @@ def shard_left(pair: Pair) -> None:
 
 
 FILES = (
-    Mutation("shard-of-the-source", SHARDED, CONVERTED, shard_left, MOVED, r"model\.layers\.[01]\.self_attn\..+", "left"),
+    Mutation("shard-of-the-source", SHARDED, CONVERTED, shard_left, MOVED, r"model\.layers\.[01]\.self_attn\..+",
+             "left"),
     Mutation("stale-copy-in-another-shard", SHARDED, CONVERTED, copied_to_another_shard(attn(Q, 1)), STALE,
              exactly(attn(Q, 1))),
     Mutation("stale-copy-of-an-mlp", SHARDED, SAME,

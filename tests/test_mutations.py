@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -45,10 +44,7 @@ def pair_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Pa
 
 
 def checked(pair: Pair, *, quick: bool = False) -> tuple[Check, ...]:
-    if quick and "quick" not in inspect.signature(verify.verify).parameters:
-        sides = verify._side(pair.a), verify._side(pair.b)
-        return tuple(verify.file_checks(*sides, verify.form_fault(*sides)))
-    return verify.verify(pair.a, pair.b, **({"quick": True} if quick else {})).checks
+    return (verify.verify_files if quick else verify.verify)(pair.a, pair.b).checks
 
 
 @pytest.mark.parametrize(("mutation", "start"), ROWS, ids=named)

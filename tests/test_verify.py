@@ -537,3 +537,28 @@ def test_the_result_is_one_json_object(checkpoint, tmp_path, capsys):
     }
     rewrite(out, lambda tensors: tensors["lm_head.weight"].neg_())
     assert run(["verify", str(source), str(out), "--json", "--quiet"]) == 1
+
+
+def test_an_error_of_the_class_does_not_hide_what_the_files_show(own, checkpoint):
+    """A base that is null makes the class raise when it is built; that the base was lost is known before."""
+    source = own("llama")
+    block = tiny.read_json(source / "config.json")["rope_parameters"]
+    tiny.edit_json(source / "config.json", rope_parameters={**block, "rope_theta": 500000.0})
+    other = shutil.copytree(source, source.with_name("other"))
+    tiny.edit_json(other / "config.json", rope_parameters={**block, "rope_theta": None})
+    result = verify.verify(source, other)
+    assert not result.passed
+    assert result.culprit.name == "extension"
+    assert result.checks[-1].name == "forward-pass"
+    assert result.tokens == 0
+
+
+def test_an_error_of_the_class_alone_is_raised(checkpoint, monkeypatch):
+    from ropetool.models import passes
+
+    def fail(*_):
+        raise ZeroDivisionError("by a stranger's config")
+
+    monkeypatch.setattr(passes, "logits", fail)
+    with pytest.raises(CheckpointError, match="cannot be run beside .*ZeroDivisionError: by a stranger's config"):
+        verify.verify(checkpoint("llama"), checkpoint("llama"))

@@ -23,6 +23,7 @@ from ropetool.cli.families import families
 from ropetool.cli.inspect import inspect
 from ropetool.cli.verify import verify
 from ropetool.errors import InternalError, RopetoolError, UsageError
+from ropetool.models.ranks import rank
 
 app = typer.Typer(
     name="ropetool",
@@ -119,6 +120,8 @@ def _interrupted(what: str, code: int) -> int:
 def _report(error: RopetoolError, arguments: list[str]) -> int:
     if os.environ.get("ROPETOOL_TRACEBACK") == "1":
         raise error from error.__cause__
+    if rank() > 0 and not isinstance(error, InternalError):  # the first process says the same
+        return error.exit_code
     if "--json" in arguments:
         from ropetool.views import jsons
 

@@ -8,17 +8,18 @@ from contextlib import contextmanager, redirect_stdout
 from typing import Any
 
 from ropetool.checkpoint.hub import with_ids
+from ropetool.models.ranks import rank
 
 # Tables that go to a file or a pipe are this wide.
 PIPE_COLUMNS = 120
 
 
 class Sink:
-    """Where a command's result and talk go."""
+    """Where a command's result and talk go; of several processes under torchrun only the first has a voice."""
 
     def __init__(self, as_json: bool, quiet: bool) -> None:
         self.as_json = as_json
-        self.quiet = quiet
+        self.quiet = quiet or rank() > 0
 
     @property
     def shows_bars(self) -> bool:
@@ -27,6 +28,8 @@ class Sink:
 
     def result(self, view: str, result: object, **options: Any) -> None:
         """Print a result once, by the function called ``view`` of `views.jsons` or of `views.tables`."""
+        if rank() > 0:
+            return
         if self.as_json:
             from ropetool.views import jsons
 

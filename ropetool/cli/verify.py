@@ -13,6 +13,7 @@ from ropetool.cli.options import Json, MaxMemoryOption, Quiet, TrustRemoteCode
 from ropetool.cli.sink import Sink
 from ropetool.errors import OutputError, UsageError
 from ropetool.models.options import Device, DType
+from ropetool.models.ranks import rank
 
 First = Annotated[Named, typer.Argument(parser=parse_checkpoint, metavar="A", help="The source: a path or a Hub id.")]
 Second = Annotated[
@@ -92,7 +93,7 @@ def verify(
                 max_memory=max_memory, bases=(bases[0], bases[1]) if bases else None,
                 talk=sink.talk, progress=progress, trust_remote_code=trust_remote_code,
             )  # fmt: skip
-    if out is not None:
+    if out is not None and rank() == 0:
         out.write_text(jsons.dumps(jsons.verification(result)) + "\n", encoding="utf-8")
     sink.result("verification", result)
     if not result.passed:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ropetool.checkpoint.config import BLOCKS
+from ropetool.families.cannot import Cannot
 from ropetool.families.geometry import Each, GeometryKeys, Part, Rows
 from ropetool.rope.pairing import Pairing
 
@@ -140,7 +141,7 @@ class Family:
       probe cannot read the class, so that the row rests on its source alone;
     * ``fixed_alpha``: a ``dynamic`` block with ``alpha`` raises the base by it once, whatever the length;
     * ``backwards``: pairs turn by the negative angle; ``learned``: every frequency has a factor among the weights;
-    * ``cannot``: run-time checks (by name) that a sound model of the class does not pass, each with the reason;
+    * ``cannot``: run-time checks that a sound model of the class does not pass, with the reason;
     * ``twins``: types whose class is the same but for the layout, tensor names included;
     * ``probed``: the row is none of the table's, but was read from the class just now: what is made by it must be
       verified before anyone gets it.
@@ -176,7 +177,7 @@ class Family:
     backwards: bool = False
     fixed_alpha: bool = False
     learned: bool = False
-    cannot: Mapping[str, str] = field(default_factory=dict)
+    cannot: tuple[Cannot, ...] = ()
     twins: tuple[str, ...] = ()
     probed: bool = False
 

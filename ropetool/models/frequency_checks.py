@@ -51,13 +51,18 @@ class Measured:
         return bool(self.off.max() <= self.tolerance) and self.factor_off <= self.tolerance
 
 
-def frequency_checks(turnings: Mapping[int, Sequence[Turning]], rotaries: Mapping[str, Rotary]) -> Iterator[Check]:
+def frequency_checks(
+    turnings: Mapping[int, Sequence[Turning]], rotaries: Mapping[str, Rotary], without: Sequence[str]
+) -> Iterator[Check]:
     """``turnings`` are those of every attention, by how many tokens are in play; ``rotaries`` what is meant by kind.
 
     Where the class names its blocks by something else than its kinds of layers, a table must be one of them.
+    ``without`` are the modules where q and k were seen to turn, and that got no table.
     """
-    if not any(turnings.values()):
-        yield from (Check(name, False, "no attention was seen to get cos and sin") for name in (LIVE, NOT_ROUNDED))
+    if without or not any(turnings.values()):
+        got_none = "got no cos and sin that a rotary module of the class made"
+        said = f"{without[0]} rotates, and {got_none}" if without else f"every attention {got_none}"
+        yield from (Check(name, False, said, where=next(iter(without), None)) for name in (LIVE, NOT_ROUNDED))
         return
     measured = [_nearest(turning, rotaries, length) for length, found in turnings.items() for turning in found]
     yield _live_check(measured)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,7 +17,9 @@ from ropetool.models.loading import load_as, load_checked, load_stored, reason
 from ropetool.models.options import Device, DType, MaxMemory
 from ropetool.models.own_buffers import fill
 from ropetool.models.own_code import own_class
+from ropetool.models.parallel import check_runs, own_device, shared
 from ropetool.models.placement import CPU, place
+from ropetool.models.ranks import world_size
 from ropetool.models.unguarded import config_of
 
 
@@ -37,7 +39,7 @@ def pick_device(wanted: Device) -> torch.device:
         wanted = next(device for device, there in available.items() if there)
     if not available[wanted]:
         raise UsageError(f"--device {wanted.value} was asked for, but torch {torch.__version__} sees none here")
-    return torch.device(wanted.value)
+    return own_device(torch.device(wanted.value))
 
 
 @dataclass(frozen=True)
@@ -106,10 +108,23 @@ def _model(
             path,
             dtype=torch_dtype(dtype) if dtype else "auto",
             attn_implementation=attention,
-            device_map={"": device if max_memory is None else CPU},  # what stays in the shards is placed after
+            **_where(kind, path, device, max_memory, options),
             **options,
         )
+    if world_size() > 1:
+        check_runs(model, device)
     return model.eval()
+
+
+def _where(
+    kind: Any, path: Path, device: torch.device, max_memory: MaxMemory | None, options: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Where ``from_pretrained`` puts the weights: on the device, nowhere yet, or in parts over several processes."""
+    if world_size() == 1:
+        return {"device_map": {"": device if max_memory is None else CPU}}
+    if max_memory is not None:
+        raise UsageError("under torchrun each process holds its part of a model whole; leave out --max-memory")
+    return shared(kind, options.get("config") or _config(path), device)
 
 
 def _class(path: Path, config: Any, trust_remote_code: bool = False) -> Any:

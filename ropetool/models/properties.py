@@ -6,6 +6,7 @@ Each check says "cannot" with the reason where the scaling method, or by its row
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib.metadata import version
 from typing import Any
 
 import torch
@@ -24,7 +25,7 @@ from ropetool.models.rotary import STATIC_METHODS, Rotary
 from ropetool.models.rotation_checks import rotation_checks
 from ropetool.models.run import scores_of
 from ropetool.models.survey import Look, look
-from ropetool.models.turnings import turnings_of
+from ropetool.models.turnings import gets_a_table, turnings_of
 from ropetool.rope.pairing import Pairing
 
 OBSERVED = (NORMS, DEFINITION, V, LIVE, NOT_ROUNDED)
@@ -51,9 +52,10 @@ def rotaries_of(reading: Reading, pairing: Pairing) -> dict[str, Rotary]:
 
 
 def cannot(reading: Reading, *names: str) -> dict[str, Check]:
-    """The checks of these names that the row of the class takes out, each with the reason."""
-    found = {name: reading.family.cannot.get(name) for name in names}
-    return {name: Check(name, True, f"cannot, by the class: {why}") for name, why in found.items() if why}
+    """The checks of these names that the row of the class takes out, under this transformers, each with the reason."""
+    major = int(version("transformers").split(".")[0])
+    reasons = {name: row.reason for row in reading.family.cannot if row.major in (0, major) for name in row.checks}
+    return {n: Check(n, True, f"cannot, by the class: {reasons[n]}") for n in names if n in reasons}
 
 
 def room(reading: Reading) -> tuple[int | None, str]:
@@ -92,7 +94,8 @@ def _frequency_checks(model: Any, seen: Look, reading: Reading, rotaries: Mappin
         turned = {tokens: turnings_of(model, seen.tables, length) for tokens, length in lengths.items()}
     except UnsupportedError as error:
         return [Check(name, False, error.message, error.fields.get("module")) for name in (LIVE, NOT_ROUNDED)]
-    return list(frequency_checks(turned, rotaries))
+    without = [s.name for s in seen.sites if s.rotates and not gets_a_table(model, seen.tables, s.name)]
+    return list(frequency_checks(turned, rotaries, without))
 
 
 @torch.no_grad()

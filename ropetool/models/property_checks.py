@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from ropetool.families.cannot import CACHED, RELATIVE
 from ropetool.families.reading import Reading
 from ropetool.families.verdict import Check
-from ropetool.models.cached import CACHED, cached_decoding
+from ropetool.models.cached import cached_decoding
 from ropetool.models.load import Runner
 from ropetool.models.logits import rounding
 from ropetool.models.options import DType
-from ropetool.models.properties import RELATIVE, observed_checks, relative_position
+from ropetool.models.properties import observed_checks, relative_position
 
 # Two passes to see how it turns, one with positions shifted, five to decode with a cache.
 PROPERTY_PASSES = 8

@@ -90,6 +90,12 @@ def turnings_of(model: nn.Module, watch: Watch, length: int | None = None) -> li
     return [_turning(name, kind_of(model, name, modules[name]), made[number]) for name, number in wanted]
 
 
+def gets_a_table(model: nn.Module, watch: Watch, name: str) -> bool:
+    """Whether the module ``name``, or an attention that it is a part of, received a table that a rotary module made."""
+    owners = [owner for owner, calls in watch.received.items() if calls and f"{name}.".startswith(f"{owner}.")]
+    return any(owner == name or looks_like_attention(model.get_submodule(owner)) for owner in owners)
+
+
 @contextmanager
 def followed_tables(model: nn.Module) -> Iterator[Watch]:
     """Within, every rotary table is followed from the module that makes it to those that get it."""
