@@ -30,7 +30,12 @@ from ropetool.models.tables import FOLLOW_THE_LENGTH, stretch, table_modules
 
 CHUNK_TOKENS = 1024
 PREFIX_TOKENS = 192
-WINDOWS = ("sliding_window", "attention_chunk_size")
+# Numbers of tokens from which on a cache does something else than before: what slides, what is cut into chunks, and how
+# many keys an indexer takes (transformers 5.24.0, models/*/configuration_*.py).
+WINDOWS = (
+    *("sliding_window", "attention_window_size", "local_attention_window_len", "local_attention", "keep_window_size"),
+    *("attention_chunk_size", "mamba_chunk_size", "chunk_size", "block_size", "index_topk"),
+)
 
 
 class How(str, Enum):
@@ -205,4 +210,5 @@ def _window(model: Any, tokens: int) -> int | None:
     """The longest window of a model's layers that ``tokens`` tokens go beyond."""
     config = model.config.get_text_config()
     found = [getattr(config, key, None) for key in WINDOWS]
+    found.append((getattr(config, "index_topk_blocks", None) or 0) * (getattr(config, "index_block_size", None) or 0))
     return max((w for w in found if isinstance(w, int) and 0 < w < tokens), default=None)

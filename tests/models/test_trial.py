@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from ropetool.models import stream, tiny
 from ropetool.models.load import Runner
 from ropetool.models.losses import Meter, text_losses
 from ropetool.models.stream import Way
-from ropetool.models.trial import How, Passes, choose
+from ropetool.models.trial import How, Passes, _window, choose
 
 TOKENS, CHUNK, TRAINED = 230, 37, 64
 LAYERS = {"num_hidden_layers": 2, "max_position_embeddings": TRAINED}
@@ -64,6 +65,26 @@ def test_what_has_a_sound_cache_is_read_in_chunks_and_right(model_type: str) -> 
     assert torch.allclose(losses(runner, ids, passes), plain_losses(runner.model, ids), atol=1e-4)
 
 
+@pytest.mark.parametrize("key", ["sliding_window", "index_topk"])
+def test_what_a_class_does_past_a_number_of_tokens_is_tried_past_it(key: str) -> None:
+    config = SimpleNamespace(**{key: 100})
+    model = SimpleNamespace(config=SimpleNamespace(get_text_config=lambda: config))
+    assert (_window(model, 100), _window(model, 101)) == (None, 100)
+    assert (
+        _window(
+            SimpleNamespace(
+                config=SimpleNamespace(
+                    get_text_config=lambda: SimpleNamespace(
+                        index_block_size=8, index_topk_blocks=5, sliding_window=None
+                    )
+                )
+            ),
+            99,
+        )
+        == 40
+    )
+
+
 @pytest.mark.parametrize("model_type", ["bamba", "deepseek_v32"])
 def test_what_has_no_sound_cache_is_read_whole_and_right(model_type: str) -> None:
     """A recurrent state that chunks do not hand on, and an indexer whose mask forgets the past (transformers 5.24)."""
@@ -84,6 +105,7 @@ NOT_IN_CHUNKS = {
     "blt": "bytes become patches",
     "deepseek_v4": "the compressed keys",
     "dory": "its layers run in loops",
+    "moshi": "what slides out of its cache, and is not hidden by its mask",
     "recurrent_gemma": "it gives no cache",
 }
 # What has no plain forward on token ids, or a table of fewer positions than are read here.
@@ -100,10 +122,10 @@ def test_every_class_is_read_right_and_in_chunks_where_its_cache_is(model_type: 
     if runner.model.get_output_embeddings() is None:
         pytest.skip("it has no head that predicts tokens")
     vocabulary = runner.model.get_output_embeddings().weight.shape[0]
-    ids = some_ids(runner, 100) % vocabulary
+    ids = some_ids(runner) % vocabulary
     passes = choose(runner, ids, chunk_tokens=CHUNK)
     assert (passes.how is How.CACHED) == (model_type not in NOT_IN_CHUNKS), passes.why
-    assert torch.allclose(losses(runner, ids, passes, (100,)), plain_losses(runner.model, ids), atol=1e-4)
+    assert torch.allclose(losses(runner, ids, passes), plain_losses(runner.model, ids), atol=1e-4)
 
 
 def test_rounding_in_bfloat16_is_not_taken_for_a_fault() -> None:
