@@ -7,7 +7,9 @@ of the message, instead.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import safetensors.torch
 import torch
@@ -17,16 +19,19 @@ from tests.planting import (
     SINGLE,
     Pair,
     Plant,
+    adapter_config,
     beside,
     block,
     both,
     config,
     copied_to_another_shard,
     exchanged,
+    folder_of_the_source,
     last_byte_flipped,
     left,
     mapped,
     mapped_to,
+    marked_adapter,
     one_ulp,
     part,
     remade,
@@ -453,4 +458,102 @@ FILES = (
              beside("pytorch_model.bin", lambda pair: b"another"), OTHERS, r"pytorch_model\.bin"),
 )  # fmt: skip
 
-MUTATIONS = (*ROWS, *SCALES, *VALUES, *LAYOUTS, *KEYS, *EXTENSIONS, *FREQUENCIES, *FILES)
+
+def lora(rest: str, layer: int = 0) -> str:
+    return f"base_model.model.{attn(rest, layer)}"
+
+
+LORA_B = "q_proj.lora_B.weight"
+ADAPTERS = (
+    moved("lora-b-left", "lora", lora(LORA_B), left(lora(LORA_B)), "left"),
+    moved("lora-b-of-k-in-one-layer-left", ("lora", "dora"), lora("k_proj.lora_B.weight", 1),
+          left(lora("k_proj.lora_B.weight", 1)), "left"),
+    moved("lora-b-in-the-other-direction", "lora", lora(LORA_B),
+          remade(lora(LORA_B), turned(16, HALF))),
+    moved("lora-b-of-the-latent-left", "lora-mla", lora("kv_a_proj_with_mqa.lora_B.weight"),
+          left(lora("kv_a_proj_with_mqa.lora_B.weight"))),
+    moved("magnitude-left", "dora", lora("q_proj.lora_magnitude_vector"), left(lora("q_proj.lora_magnitude_vector"))),
+    kept("lora-a-moved-too", "lora", lora("q_proj.lora_A.weight"), mapped(lora("q_proj.lora_A.weight"), rolled)),
+    kept("lora-b-of-v-moved-too", "lora", lora("v_proj.lora_B.weight"),
+         mapped(lora("v_proj.lora_B.weight"), turned(16))),
+    kept("lora-tensor-missing", "dora", lora("v_proj.lora_B.weight", 1),
+         weights(lambda new, old: new.pop(lora("v_proj.lora_B.weight", 1)))),
+    Mutation("lora-alpha-other", ("lora", "dora"), CONVERTED, adapter_config(lora_alpha=99), KEPT, "lora_alpha"),
+    Mutation("adapter-in-the-folder-left", ("llama-and-lora",), CONVERTED, folder_of_the_source("adapter"),
+             "adapters", "adapter"),
+    Mutation("adapter-marked-otherwise", ("llama-and-lora",), CONVERTED, both(folder_of_the_source("adapter"),
+             marked_adapter("half")), "adapters", "adapter", "marked half"),
+)  # fmt: skip
+
+MUTATIONS = (*ROWS, *SCALES, *VALUES, *LAYOUTS, *KEYS, *EXTENSIONS, *FREQUENCIES, *FILES, *ADAPTERS)
+
+
+# --- in the running model: files and config are right -----------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Live:
+    """A fault of a class, planted in every model as it is loaded: a check that must fail, and the first culprit."""
+
+    name: str
+    start: str
+    relation: str
+    plant: Callable[[Any], None]
+    check: str
+    where: str = ""
+
+
+def tables(model: Any) -> list[Any]:
+    found = [module for name, module in model.named_modules() if name.endswith("rotary_emb")]
+    assert found
+    return found
+
+
+def change_tables(**changes: Callable[[Any], Any]) -> Callable[[Any], None]:
+    """Values of every rotary module, made of the module."""
+
+    def plant(model: Any) -> None:
+        for module in tables(model):
+            for name, change in changes.items():
+                setattr(module, name, change(module))
+
+    return plant
+
+
+def plain(theta: float = 10000.0, dim: int = 16) -> torch.Tensor:
+    return theta ** (-torch.arange(0, dim, 2) / dim)
+
+
+def second_layer_alone(model: Any) -> None:
+    """One layer whose q turns by twice the angle: its tables are wrong, and those of the others right."""
+    attention = model.model.layers[1].self_attn
+    forward = attention.forward
+
+    def doubled(*args: Any, position_embeddings: Any, **kwargs: Any) -> Any:
+        cos, sin = position_embeddings
+        return forward(*args, position_embeddings=(cos * cos - sin * sin, 2 * cos * sin), **kwargs)
+
+    attention.forward = doubled
+
+
+LIVE_TABLES = "frequencies-live"
+LIVE = (
+    Live("rounded-to-bfloat16", "llama", CONVERTED, change_tables(inv_freq=lambda m: m.inv_freq.bfloat16().float()),
+         LIVE_TABLES, r"(model\.)?layers\.0.*"),
+    Live("rounded-to-float16", "qwen3", SAME, change_tables(inv_freq=lambda m: m.inv_freq.half().float()),
+         LIVE_TABLES, r"(model\.)?layers\.0.*"),
+    Live("extension-ignored", "llama", "linear", change_tables(inv_freq=lambda m: plain()), LIVE_TABLES,
+         r"(model\.)?layers\.0.*"),
+    Live("factor-twice", "llama", "linear", change_tables(inv_freq=lambda m: m.inv_freq / 4), LIVE_TABLES,
+         r"(model\.)?layers\.0.*"),
+    Live("another-base", "mistral", SAME, change_tables(inv_freq=lambda m: plain(500000.0)), LIVE_TABLES,
+         r"(model\.)?layers\.0.*"),
+    Live("attention-factor-lost", "llama", "yarn", change_tables(attention_scaling=lambda m: 1.0), LIVE_TABLES,
+         r"(model\.)?layers\.0.*"),
+    Live("attention-factor-squared", "qwen3", "yarn",
+         change_tables(attention_scaling=lambda m: m.attention_scaling**2), LIVE_TABLES, r"(model\.)?layers\.0.*"),
+    Live("local-layers-by-the-global-base", "gemma3_text", SAME,
+         change_tables(sliding_attention_inv_freq=lambda m: m.full_attention_inv_freq.clone()), LIVE_TABLES,
+         r"(model\.)?layers\.0.*"),
+    Live("one-layer-alone", "llama", SAME, second_layer_alone, "rotation-by-definition", r"(model\.)?layers\.1.*"),
+)  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -146,6 +147,11 @@ def config(*removed: str, **changes: Any) -> Plant:
     return lambda pair: edit_json(pair.b / CONFIG, *removed, **changes)
 
 
+def adapter_config(**changes: Any) -> Plant:
+    """Keys of B's adapter_config.json changed."""
+    return lambda pair: edit_json(pair.b / ADAPTER_CONFIG, **changes)
+
+
 def block(*removed: str, layers: str | None = None, only: str | None = None, **changes: Any) -> Plant:
     """Keys of the rope block changed or removed, in every style that is there (or in ``only`` one).
 
@@ -220,6 +226,21 @@ def beside(name: str, content: Callable[[Pair], bytes]) -> Plant:
 
     def plant(pair: Pair) -> None:
         (pair.b / name).write_bytes(content(pair))
+
+    return plant
+
+
+def marked_adapter(pairing: str) -> Plant:
+    """The marker of an adapter in B's folder."""
+    return lambda pair: edit_json(pair.b / "adapter" / ADAPTER_CONFIG, ropetool={"pairing": pairing})
+
+
+def folder_of_the_source(name: str) -> Plant:
+    """A folder in A's directory, as it is, in B's too."""
+
+    def plant(pair: Pair) -> None:
+        shutil.rmtree(pair.b / name, ignore_errors=True)
+        shutil.copytree(pair.a / name, pair.b / name)
 
     return plant
 

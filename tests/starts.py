@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,10 +14,13 @@ import transformers
 from safetensors.torch import load_file
 
 from ropetool import convert, extend
-from ropetool.checkpoint.folder import open_checkpoint
+from ropetool.checkpoint.adapter import is_adapter, open_adapter
+from ropetool.checkpoint.folder import read_config
+from ropetool.families.adapter import read_adapter
 from ropetool.families.methods import Method, Weights
 from ropetool.families.reading import read_model
 from ropetool.models.tiny import build
+from ropetool.rope.layout import Pairing
 from tests import planting, quantised, tiny
 
 SAME, CONVERTED = "same", "converted"
@@ -27,6 +32,7 @@ class Start:
     """A model of `tests.tiny` or a type of `models.tiny`, and what its config says otherwise.
 
     ``shard_size`` splits it, ``way`` quantises it, ``saved`` keeps the frequencies of every layer among the weights.
+    ``adapter``: it is a LoRA adapter of such a model, with these values in its config; or lies in its folder.
     """
 
     model: str
@@ -34,6 +40,8 @@ class Start:
     shard_size: str | None = None
     way: str | None = None
     saved: bool = False
+    adapter: Mapping[str, Any] | None = None
+    inside: bool = False
 
 
 def scaled(rope_type: str, factor: float, **values: Any) -> dict[str, Any]:
@@ -49,6 +57,10 @@ STARTS: dict[str, Start] = {
     **{name: Start(name) for name in tiny.TINY},
     **{name: Start(name) for name in ("gemma3_text", "mixtral", "smollm3", "falcon", "granite", "qwen3_moe")},
     **{name: Start(name) for name in ("qwen2_5_vl_text", "ministral3")},
+    "lora": Start("llama", adapter={}),
+    "lora-mla": Start("deepseek_v3-no-q-lora", adapter={}),
+    "dora": Start("qwen2", adapter={"use_dora": True}),
+    "llama-and-lora": Start("llama", adapter={}, inside=True),
     "llama-5e5": Start("llama", {"rope_parameters": {"rope_type": "default", "rope_theta": 5e5}}),
     "llama-sharded": Start("llama", shard_size="60KB"),
     "llama-saved": Start("llama", saved=True),
@@ -91,7 +103,34 @@ def built(name: str, directory: Path) -> Path:
         tiny.edit_json(plain / planting.CONFIG, **start.config)
     if start.saved:
         _save_frequencies(plain)
+    if start.adapter is not None:
+        return _adapter(plain, start)
     return quantised.quantise(plain, quantised.WAYS[start.way], directory / name) if start.way else plain
+
+
+def _adapter(base: Path, start: Start) -> Path:
+    """A LoRA adapter as PEFT saves one, of every projection that is separate; or the base that it lies in."""
+    directory = base / "adapter" if start.inside else base.with_name(f"{base.name}-adapter")
+    directory.mkdir()
+    generator, tensors = torch.Generator().manual_seed(9), {}
+    for name, weight in load_file(base / planting.SINGLE).items():
+        module = name.removesuffix(".weight")
+        if module.endswith(("q_proj", "k_proj", "v_proj", "kv_a_proj_with_mqa")):
+            rows, columns = weight.shape
+            tensors[f"base_model.model.{module}.lora_A.weight"] = torch.randn(4, columns, generator=generator)
+            tensors[f"base_model.model.{module}.lora_B.weight"] = torch.randn(rows, 4, generator=generator)
+            if (start.adapter or {}).get("use_dora"):
+                tensors[f"base_model.model.{module}.lora_magnitude_vector"] = torch.rand(rows, generator=generator)
+    planting.write(directory / planting.ADAPTER, tensors)
+    config = {
+        "peft_type": "LORA",
+        "r": 4,
+        "lora_alpha": 8,
+        "base_model_name_or_path": str(base),
+        **(start.adapter or {}),
+    }
+    (directory / planting.ADAPTER_CONFIG).write_text(json.dumps(config), encoding="utf-8")
+    return base if start.inside else directory
 
 
 def _save_frequencies(directory: Path) -> None:
@@ -113,8 +152,8 @@ def made(source: Path, relation: str, destination: Path) -> Path:
     if relation == SAME:
         return copied(source, destination)
     if relation == CONVERTED:
-        to = read_model(open_checkpoint(source).config).pairing.other
-        convert.apply(convert.plan(source, destination, to, written_as="same"))
+        to = layout_of(source).other
+        convert.apply(convert.plan(source, destination, to, written_as=None if is_adapter(source) else "same"))
         return destination
     method = Method(relation)
     factor = FACTOR if method is not Method.DYNAMIC else 2.0
@@ -126,17 +165,18 @@ def made(source: Path, relation: str, destination: Path) -> Path:
     return destination
 
 
+def layout_of(source: Path) -> Pairing:
+    return read_adapter(open_adapter(source)).pairing if is_adapter(source) else read_model(read_config(source)).pairing
+
+
 def copied(source: Path, destination: Path) -> Path:
     """A copy without links to the source."""
-    destination.mkdir(parents=True)
-    for file in source.iterdir():
-        (destination / file.name).write_bytes(file.read_bytes())
-    return destination
+    return Path(shutil.copytree(source, destination))
 
 
 def _settings(source: Path, method: Method) -> dict[str, Any]:
     given = dict(SETTINGS.get(method.value, {}))
     if method is Method.LONGROPE:
-        pairs = read_model(open_checkpoint(source).config).geometry.rotary_dim // 2
+        pairs = read_model(read_config(source)).geometry.rotary_dim // 2
         given = {key: values[:pairs] for key, values in given.items()}
     return given

@@ -17,7 +17,9 @@ from ropetool.errors import ShardError
 
 HASHED_BYTES = 1 << 20
 IndexArray = np.ndarray[Any, np.dtype[np.int64]]
+Mask = np.ndarray[Any, np.dtype[np.bool_]]
 Array = np.ndarray[Any, np.dtype[Any]]
+Pair = tuple[Shard, Tensor, Shard, Tensor]
 
 
 def same_form(a: Tensor, b: Tensor) -> bool:
@@ -44,7 +46,7 @@ def same_place(shard_a: Shard, a: Tensor, shard_b: Shard, b: Tensor) -> bool:
     return (a.start, a.stop) == (b.start, b.stop) and os.path.samefile(shard_a.data, shard_b.data)
 
 
-def digests(pairs: Iterable[tuple[Shard, Tensor, Shard, Tensor]]) -> Iterator[tuple[bytes, bytes]]:
+def digests(pairs: Iterable[Pair]) -> Iterator[tuple[bytes, bytes]]:
     """The sha256 of each pair of tensors, the two read and hashed side by side; the same place of a file once."""
     with ThreadPoolExecutor(2) as pool:
         for shard_a, a, shard_b, b in pairs:
@@ -73,14 +75,14 @@ def digest(shard: Shard, tensor: Tensor) -> bytes:
 
 
 def first_wrong_row(
-    shard_a: Shard, a: Tensor, shard_b: Shard, b: Tensor, index: IndexArray, lay: Lay = ROWS
+    shard_a: Shard, a: Tensor, shard_b: Shard, b: Tensor, index: IndexArray, lay: Lay = ROWS, only: Mask | None = None
 ) -> int | None:
-    """The first row r at which b's row r is not a's row ``index[r]``; None when there is none.
+    """The first row r at which b's row r is not a's row ``index[r]``; None when there is none, of those in ``only``.
 
     Where the rows lie along the last dimension, it is the first within the first piece that differs.
     """
     if lay.axis is Axis.FIRST and lay.bits is None:
-        return _first_wrong_line(shard_a, a, shard_b, b, index)
+        return _first_wrong_line(shard_a, a, shard_b, b, index, only)
     lines_a, lines_b = _lines(shard_a, a, lay), _lines(shard_b, b, lay)
     step = max(1, BUFFER_BYTES // (8 * len(index)))
     for start in range(0, len(lines_a), step):
@@ -88,12 +90,15 @@ def first_wrong_row(
         if lay.bits:
             piece_a, piece_b = (_values(words, len(index), lay.bits) for words in (piece_a, piece_b))
         wrong = (piece_a[:, index] != piece_b).any(axis=0)
+        wrong = wrong if only is None else wrong & only
         if wrong.any():
             return int(np.argmax(wrong))
     return None
 
 
-def _first_wrong_line(shard_a: Shard, a: Tensor, shard_b: Shard, b: Tensor, index: IndexArray) -> int | None:
+def _first_wrong_line(
+    shard_a: Shard, a: Tensor, shard_b: Shard, b: Tensor, index: IndexArray, only: Mask | None
+) -> int | None:
     row_bytes = a.row_bytes(len(index))
     with shard_a.data.open("rb") as file_a, shard_b.data.open("rb") as file_b:
         rows_a = np.memmap(file_a, np.uint8, "r", a.start, (len(index), row_bytes))
@@ -102,6 +107,7 @@ def _first_wrong_line(shard_a: Shard, a: Tensor, shard_b: Shard, b: Tensor, inde
         for start in range(0, len(index), step):
             stop = min(start + step, len(index))
             wrong = (rows_a[index[start:stop]] != rows_b[start:stop]).any(axis=1)
+            wrong = wrong if only is None else wrong & only[start:stop]
             if wrong.any():
                 return start + int(np.argmax(wrong))
     return None

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import filecmp
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from ropetool.checkpoint.adapter import BASE_KEY, is_adapter, open_adapter
-from ropetool.checkpoint.compare import first_wrong_row, same_bytes, same_form
-from ropetool.checkpoint.config import MARKER
-from ropetool.checkpoint.folder import ADAPTER_CONFIG
-from ropetool.errors import UsageError
-from ropetool.families.adapter import Adapter, plan_adapter, read_adapter
-from ropetool.families.verdict import Check
+from ropetool.checkpoint.adapter import (
+    ADAPTER_PICKLE,
+    ADAPTER_SINGLE,
+    BASE_KEY,
+    adapters_of,
+    is_adapter,
+    open_adapter,
+)
+from ropetool.checkpoint.compare import Pair, first_wrong_row, same_bytes
+from ropetool.checkpoint.config import MARKER, marker
+from ropetool.checkpoint.folder import ADAPTER_CONFIG, Checkpoint
+from ropetool.checkpoint.shards import read_json_file
+from ropetool.errors import RopetoolError, UnsupportedError, UsageError
+from ropetool.families.adapter import LAYOUT_FREE, Adapter, plan_adapter, read_adapter
+from ropetool.families.form_checks import tensor_fault
+from ropetool.families.verdict import Check, Fault, check_of
+from ropetool.rope.pairing import IndexMap, Pairing
 
 
 def read_pair(paths: tuple[Path, Path], bases: tuple[Path, Path] | None) -> tuple[Adapter, Adapter]:
@@ -35,7 +46,7 @@ def adapter_checks(a: Adapter, b: Adapter) -> Iterator[Check]:
     first, second = a.checkpoint, b.checkpoint
     fault = _form_fault(a, b)
     if fault is not None:
-        yield Check("tensors-kept", False, fault)
+        yield check_of("tensors-kept", fault, "")
         return
     moves = () if a.pairing is b.pairing else plan_adapter(a, b.pairing).moves
     moved = {move.tensor.name: move.permutation.index for move in moves}
@@ -45,30 +56,62 @@ def adapter_checks(a: Adapter, b: Adapter) -> Iterator[Check]:
     }
     kept = [name for name in pairs if name not in moved]
     changed = next((name for name in kept if not same_bytes(*pairs[name])), None)
-    detail = f"{changed} must not differ, and does" if changed else f"{len(kept)} tensors are byte-identical"
-    yield Check("tensors-kept", changed is None, detail)
+    differs = Fault(f"{changed} must not differ, and does", changed) if changed else None
+    yield check_of("tensors-kept", differs, f"{len(kept)} tensors are byte-identical")
+    if moved:
+        said = f"{len(moved)} tensors are exactly the permutation of their source"
+        yield check_of("tensors-moved", next(_wrong_rows(pairs, moved), None), said)
+
+
+def _wrong_rows(pairs: Mapping[str, Pair], moved: Mapping[str, IndexMap]) -> Iterator[Fault]:
     for name, index in moved.items():
         row = first_wrong_row(*pairs[name], index)
         if row is not None:
-            yield Check(
-                "tensors-moved", False, f"{name}: row {row} should be row {index[row]} of the first, and is not"
-            )
+            left = same_bytes(*pairs[name])
+            how = ": all rows are left as they are in the first" if left else ""
+            yield Fault(f"{name}: row {row} should be row {index[row]} of the first, and is not{how}", name)
+
+
+def beside_check(a: Checkpoint, b: Checkpoint, layout: Pairing) -> Iterator[Check]:
+    """No adapter of the first lies beside the second, converted to ``layout``, as if it were the second's."""
+    found = list(adapters_of(b))
+    if not found:
+        return
+    ours = [weights for path in adapters_of(a) for weights in _weights(path)]
+    for path in found:
+        says = marker(read_json_file(path / ADAPTER_CONFIG)).get("pairing")
+        same = says is None and any(filecmp.cmp(o, w, shallow=False) for o in ours for w in _weights(path))
+        if (same or says not in (None, layout.value)) and _depends_on_layout(path, b.directory):
+            why = "it is byte for byte an adapter of the first" if same else f"it is marked {says}"
+            said = f"{path.name}: this adapter lies beside the second, which is {layout.value}, and {why}; convert it"
+            yield check_of("adapters", Fault(said, path.name), "")
             return
-    if moved:
-        yield Check("tensors-moved", True, f"{len(moved)} tensors are exactly the permutation of their source")
+    yield Check("adapters", True, f"{len(found)} adapters lie beside the second, none of them the first's")
 
 
-def _form_fault(a: Adapter, b: Adapter) -> str | None:
+def _weights(path: Path) -> list[Path]:
+    return [path / name for name in (ADAPTER_SINGLE, ADAPTER_PICKLE) if (path / name).is_file()]
+
+
+def _depends_on_layout(path: Path, base: Path) -> bool:
+    """Whether anything in an adapter would move; where that cannot be told, it may."""
+    try:
+        adapter = read_adapter(open_adapter(path), base)
+        return bool(plan_adapter(adapter, adapter.pairing.other).moves)
+    except UnsupportedError as error:
+        return error.fields.get("peft_type") not in LAYOUT_FREE
+    except RopetoolError:
+        return True
+
+
+def _form_fault(a: Adapter, b: Adapter) -> Fault | None:
     """Where the two are not the same adapter whatever the layout: other tensors, or another config."""
     first, second = a.checkpoint, b.checkpoint
-    for name in sorted(first.tensors.keys() ^ second.tensors.keys()):
-        return f"{name} is in {'the first' if name in first.tensors else 'the second'} adapter only"
-    for name, left in first.tensors.items():
-        right = second.tensors[name]
-        if not same_form(left, right):
-            return f"{name} is {left.dtype}{list(left.shape)} in one and {right.dtype}{list(right.shape)} in the other"
+    fault = tensor_fault(first.tensors, second.tensors, "adapter")
+    if fault is not None:
+        return fault
     for key in sorted({*first.config, *second.config} - {MARKER, BASE_KEY}):
         said, other = first.config.get(key), second.config.get(key)
         if said != other:
-            return f"{key} of {ADAPTER_CONFIG} is {said!r} in one and {other!r} in the other"
+            return Fault(f"{key} of {ADAPTER_CONFIG} is {said!r} in one and {other!r} in the other", key)
     return None

@@ -22,7 +22,8 @@ from ropetool.rope.frequencies import Floats
 # Relative distances: float32 keeps 1e-7, bfloat16 4e-3 and float16 5e-4 (but nothing of the slowest pairs).
 EXACT, ROUNDED = 1e-5, 2e-2
 ROUNDED_AT_TOKENS = 4096
-SUFFIX = "rotary_emb.inv_freq"
+# rotary_emb, rotary_emb_local, rotary_pos_emb; ESM's rotary_embeddings, which its class reads from the checkpoint.
+TABLE = re.compile(r"\b(rot|rope)\w*\.inv_freq$")
 SIXTEEN_BITS = ("BF16", "F16")
 
 
@@ -37,7 +38,7 @@ def saved_frequencies(checkpoint: Checkpoint) -> Iterator[tuple[Shard, Tensor]]:
     """Every saved inv_freq buffer, in whichever shard it lies."""
     for shard in checkpoint.shards:
         for tensor in shard.tensors.values():
-            if tensor.name.endswith(SUFFIX) and len(tensor.shape) == 1:
+            if TABLE.search(tensor.name) and len(tensor.shape) == 1:
                 yield shard, tensor
 
 
@@ -94,6 +95,8 @@ def _faults(
     checkpoint: Checkpoint, reading: Reading, read: Callable[[Shard, Tensor], Floats | None]
 ) -> Iterator[tuple[Tensor, tuple[How, str]]]:
     """Every saved table that is not what the config means for its layer, and what is wrong with it."""
+    if reading.refusal:  # CLVP's table is of a width that its config does not tell
+        return
     for shard, tensor in of_text(checkpoint, reading):
         saved = read(shard, tensor)
         rotations = _rotations_of(reading, tensor.name)

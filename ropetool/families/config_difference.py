@@ -203,7 +203,14 @@ def _block_keys(where: str, a: Rotation, b: Rotation) -> Iterator[Difference]:
 
 
 def block_fault(a: Reading, b: Reading) -> Fault | None:
-    """The first key of a rope block that belongs to no scaling method, and is another in the second."""
+    """The first key of a rope block that belongs to no scaling method, and is another in the second.
+
+    Of a list with the base of every layer, which layers have one: the base is the block's.
+    """
+    bases = b.family.theta_list
+    one, two = ([bool(theta) for theta in reading.config.get(bases) or ()] for reading in (a, b))
+    if one != two:
+        return Fault(f"{bases} has a base for other layers in the second config", ".".join((*b.decoder.path, bases)))
     theirs = {rotation.layers: rotation for rotation in b.rotations}
     for ours in a.rotations:
         other = theirs.get(ours.layers)

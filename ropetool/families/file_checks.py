@@ -5,25 +5,26 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
 
-from ropetool.checkpoint.compare import digests, first_wrong_row
+from ropetool.checkpoint.compare import Mask, Pair, digests, first_wrong_row, same_bytes
 from ropetool.checkpoint.config import marker
 from ropetool.checkpoint.folder import Checkpoint, has_guard
-from ropetool.checkpoint.shards import Shard, Tensor, no_progress
+from ropetool.checkpoint.shards import no_progress
+from ropetool.families.adapter_checks import beside_check
 from ropetool.families.buffers import of_text, saved_frequency_fault
 from ropetool.families.copies import copies_check, others_check
 from ropetool.families.form_checks import geometry_fault, tensor_fault
 from ropetool.families.plan import Move, claims, plan_conversion
 from ropetool.families.protection import ENGINE
 from ropetool.families.reading import Reading
-from ropetool.families.row_names import place_of
+from ropetool.families.row_names import place_of, rows_of_v
 from ropetool.families.verdict import Check, Fault, check_of
 
 SHOWN_DIGITS = 16
-Pair = tuple[Shard, Tensor, Shard, Tensor]
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,7 @@ def file_checks(
     yield _kept_check(a, b, [name for name in a.checkpoint.tensors if name not in (moved.keys() | buffers)], progress)
     if moved:
         yield _moved_check(a, b, moved, progress)
+        yield _values_check(a, b, moved)
     if buffers:
         fine = f"{len(buffers)} saved tables hold the frequencies of config.json"
         stale = saved_frequency_fault(a.checkpoint, b.checkpoint, a.reading, b.reading)
@@ -79,6 +81,8 @@ def file_checks(
     yield copies_check(a.checkpoint, b.checkpoint)
     yield others_check(a.checkpoint, b.checkpoint, moved=bool(moved))
     yield from _guard_check(b)
+    if moved:
+        yield from beside_check(a.checkpoint, b.checkpoint, b.reading.pairing)
 
 
 def _moves(a: Side, b: Side) -> Mapping[str, Move]:
@@ -130,6 +134,28 @@ def _moved_check(a: Side, b: Side, moved: Mapping[str, Move], progress: Callable
             return check_of("tensors-moved", Fault(said + _how_wrong(move, both), name), "")
         progress(move.size_bytes)
     return Check("tensors-moved", True, f"{len(moved)} tensors are exactly the permutation of their source")
+
+
+def _values_check(a: Side, b: Side, moved: Mapping[str, Move]) -> Check:
+    """v, and all else in the attention that does not turn, is as it was: whole tensors, and rows of fused ones."""
+    where = a.checkpoint.weight_map
+    counted = [claim for claim in claims(a.checkpoint, a.reading) if where[claim.tensor.name] is claim.shard]
+    whole = [claim for claim in counted if claim.moved is None]
+    fused = {claim.tensor.name: rows_of_v(claim) for claim in counted if claim.tensor.name in moved}
+    faults = chain(
+        (claim.tensor.name for claim in whole if not same_bytes(*_both(a, b, claim.tensor.name))),
+        (name for name, rows in fused.items() if rows is not None and _differ(_both(a, b, name), moved[name], rows)),
+    )
+    name = next(faults, None)
+    rows = sum(int(mask.sum()) for mask in fused.values() if mask is not None)
+    fine = f"{len(whole)} attention tensors that do not turn, and {rows} rows of v in fused ones, are as they were"
+    return check_of("v-kept", Fault(f"{name}: its rows of v are others", name) if name else None, fine)
+
+
+def _differ(both: Pair, move: Move, rows: Mask) -> bool:
+    index = move.permutation.index
+    fits = len(rows) == len(index)  # not the scales of groups of rows
+    return fits and first_wrong_row(*both, np.arange(len(index)), move.lay, only=rows) is not None
 
 
 def _place(a: Side, name: str, row: int) -> str:

@@ -14,10 +14,10 @@ from ropetool.families.reading import Reading
 from ropetool.families.verdict import Fault
 
 
-def tensor_fault(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> Fault | None:
+def tensor_fault(a: Mapping[str, Tensor], b: Mapping[str, Tensor], what: str = "checkpoint") -> Fault | None:
     """The first tensor that is in one of the two alone, or of another dtype or shape."""
     for name in sorted(a.keys() ^ b.keys()):
-        return Fault(f"{name} is in {'the first' if name in a else 'the second'} checkpoint only", name)
+        return Fault(f"{name} is in {'the first' if name in a else 'the second'} {what} only", name)
     for name, left in a.items():
         right = b[name]
         if not same_form(left, right):

@@ -223,16 +223,27 @@ def _said(value: Any) -> str:
     return "absent" if value is None else f"{value:g}" if isinstance(value, float) else str(value).lower()
 
 
+def _factor(b: Reading) -> float | None:
+    """The factor of the extension: that of the block, or the marker's where the base alone was set."""
+    method = _method(b)
+    in_block = method not in tuple(Method) or RECIPES[Method(method)].is_scaled
+    found = getattr(_scaling(b), "factor", None) if in_block else None
+    return found if found is not None else b.extension.get("factor")
+
+
 def _factor_fault(a: Reading, b: Reading) -> Iterator[Fault]:
-    factor, marked = getattr(_scaling(b), "factor", None), b.extension.get("factor")
-    if factor is None or marked is None or math.isclose(factor, marked, rel_tol=COMPUTED):
+    factor, marked, before = _factor(b), b.extension.get("factor"), getattr(_scaling(a), "factor", None)
+    if factor is None:
         return
-    yield _at(a, b, "factor", f"the factor is {factor:g}, and the marker says that it was extended by {marked:g}")
+    if marked is not None and not math.isclose(factor, marked, rel_tol=COMPUTED):
+        yield _at(a, b, "factor", f"the factor is {factor:g}, and the marker says that it was extended by {marked:g}")
+    elif before is not None and _method(a) == _method(b) and factor < before:
+        yield _at(a, b, "factor", f"the factor is {factor:g}, below that of the first, {before:g}")
 
 
 def _length_fault(a: Reading, b: Reading) -> Iterator[Fault]:
     reach, marked = b.reach or 0, b.extension.get("length")
-    factor = getattr(_scaling(b), "factor", b.extension.get("factor"))
+    factor = _factor(b)
     told = getattr(_scaling(b), "original_length", b.extension.get("original_length")) or _taken(a, b)
     method = _method(b)
     own = method in tuple(Method) and RECIPES[Method(method)].own_factor

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
+import numpy as np
+
+from ropetool.checkpoint.compare import Mask
 from ropetool.families.geometry import Each, Geometry, Part, Rows
 from ropetool.families.plan import Claim
 
@@ -24,13 +27,27 @@ def place_of(claim: Claim, row: int) -> str:
     return ", ".join((*known, head) if head else known)
 
 
+def rows_of_v(claim: Claim) -> Mask | None:
+    """Which rows of a claimed tensor are v's, where it holds q or k as well; None where none is."""
+    if claim.moved is None or not claim.moved.feeds:
+        return None
+    parts = _parts(claim.geometry, claim.moved.rows, claim.moved.feeds)
+    runs = [np.full(_rows(claim, part), WORDS.get(part) == "v") for part, _ in parts]
+    mask: Mask = np.concatenate(runs)
+    return mask if mask.any() else None
+
+
+def _rows(claim: Claim, part: Part) -> int:
+    return sum(span.rows for span in claim.geometry.spans((part,)))
+
+
 def _head(claim: Claim, row: int) -> str:
     if claim.moved is None:
         return ""
     numbers: Counter[str] = Counter()
     start = 0
     for part, owner in _parts(claim.geometry, claim.moved.rows, claim.moved.feeds):
-        rows = sum(span.rows for span in claim.geometry.spans((part,)))
+        rows = _rows(claim, part)
         said = WORDS.get(part, owner)
         if start <= row < start + rows:
             if part in (Part.LATENT, Part.ROTARY_ONLY):

@@ -119,4 +119,4 @@ def _rounding_check(measured: Sequence[Measured | Turning]) -> Check:
             said = f"the frequencies of {m.turning.module} are exactly those of config.json rounded to {name}: angles "
             said += f"at 4096 tokens are off by up to {off_rad:.2g} radians"
             return Check(NOT_ROUNDED, False, said, where=m.turning.module)
-    return Check(NOT_ROUNDED, True, "the live frequencies are not rounded to 16 bits")
+    return Check(NOT_ROUNDED, True, "the live frequencies are not those of config.json rounded to 16 bits")

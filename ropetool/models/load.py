@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +12,12 @@ import torch
 
 from ropetool.errors import CheckpointError, UsageError
 from ropetool.models.catalog import class_of
-from ropetool.models.loading import load_as, load_checked, load_stored, reason
+from ropetool.models.loading import load_as, load_checked, reason
 from ropetool.models.options import Device, DType, MaxMemory
 from ropetool.models.own_buffers import fill
 from ropetool.models.own_code import own_class
 from ropetool.models.parallel import check_runs, own_device, shared
-from ropetool.models.placement import CPU, place
+from ropetool.models.placement import load_placed
 from ropetool.models.ranks import world_size
 from ropetool.models.unguarded import config_of
 
@@ -70,30 +69,26 @@ def load(
     """
     config = _config(path, trust_remote_code)
     kind = _class(path, config, trust_remote_code)
-    loader = load_checked if max_memory is None else load_stored
-    model = _model(loader, kind, path, device, dtype, attention, max_memory, config=config)
+    options = {"config": config}
+    loader: Callable[..., Any] = load_checked
+    if max_memory is not None:
+        loader, options = load_placed, {**options, "max_memory": max_memory, "tokens": tokens}
+    model = _model(loader, kind, path, device, dtype, attention, **options)
     if not kind.__module__.startswith("transformers."):
         fill(model)
-    if max_memory is not None:
-        place(model, device, max_memory, tokens)
     return Runner(model, device)
 
 
-def load_right(
-    path: Path, device: torch.device, dtype: DType | None, attention: str | None = "eager", *,
-    max_memory: MaxMemory | None = None, tokens: int = 512,
-) -> Runner:  # fmt: skip
+def load_right(path: Path, device: torch.device, dtype: DType | None, attention: str | None = "eager") -> Runner:
     """`load`, in the layout that the class rotates, whatever layout the weights are stored in."""
     kind = _class(path, _config(path))
-    model = _model(partial(load_as, stays=max_memory is not None), kind, path, device, dtype, attention, max_memory)
-    if max_memory is not None:
-        place(model, device, max_memory, tokens)
+    model = _model(load_as, kind, path, device, dtype, attention)
     return Runner(model, device)
 
 
 def _model(
     loader: Callable[..., Any], kind: Any, path: Path, device: torch.device, dtype: DType | None,
-    attention: str | None, max_memory: MaxMemory | None, **options: Any,
+    attention: str | None, **options: Any,
 ) -> Any:  # fmt: skip
     import transformers
 
@@ -108,7 +103,7 @@ def _model(
             path,
             dtype=torch_dtype(dtype) if dtype else "auto",
             attn_implementation=attention,
-            **_where(kind, path, device, max_memory, options),
+            **_where(kind, path, device, options),
             **options,
         )
     if world_size() > 1:
@@ -116,13 +111,11 @@ def _model(
     return model.eval()
 
 
-def _where(
-    kind: Any, path: Path, device: torch.device, max_memory: MaxMemory | None, options: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Where ``from_pretrained`` puts the weights: on the device, nowhere yet, or in parts over several processes."""
+def _where(kind: Any, path: Path, device: torch.device, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Where ``from_pretrained`` puts the weights: on the device, or in parts over several processes."""
     if world_size() == 1:
-        return {"device_map": {"": device if max_memory is None else CPU}}
-    if max_memory is not None:
+        return {"device_map": {"": device}}
+    if "max_memory" in options:
         raise UsageError("under torchrun each process holds its part of a model whole; leave out --max-memory")
     return shared(kind, options.get("config") or _config(path), device)
 

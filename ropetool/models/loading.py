@@ -8,7 +8,6 @@ cached decoding, `generate`, training and saving need nothing further.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +22,8 @@ from ropetool.errors import CheckpointError, UnsupportedError, UsageError
 from ropetool.families.plan import plan_conversion
 from ropetool.families.protection import stock_is_right
 from ropetool.families.reading import Reading
-from ropetool.models.away import deferred
 from ropetool.models.own_buffers import fill
 from ropetool.models.own_code import has_model, own_class
-from ropetool.models.stored import stored_weights
 from ropetool.models.understand import understand
 from ropetool.models.unguarded import config_object
 from ropetool.rope.pairing import IndexMap
@@ -54,16 +51,15 @@ def load(path: str | Path, **options: Any) -> Any:
     return model
 
 
-def load_as(kind: Any, path: Path, *, trust_remote_code: bool = False, stays: bool = False, **options: Any) -> Any:
-    """`load` with the class ``kind``, whatever config.json names; with ``stays``, nothing is read: see `away`."""
+def load_as(kind: Any, path: Path, *, trust_remote_code: bool = False, **options: Any) -> Any:
+    """`load` with the class ``kind``, whatever config.json names."""
     config, directory = read_config(path), checkpoint_directory(path)
     options["trust_remote_code"] = trust_remote_code  # left out, transformers would ask on the terminal
     # Only a marker can say that the weights are not in the layout that their class rotates.
     marked = marker(config).get("pairing")
     reading = understand(path, config, trust_remote_code=trust_remote_code) if marked else None
     if reading is None or stock_is_right(reading):
-        config_given = {"config": config_object(config, directory, trust_remote_code=trust_remote_code)}
-        return load_stored(kind, path, **config_given, **options) if stays else load_checked(kind, directory, **options)
+        return load_checked(kind, directory, **options)
     checkpoint = open_checkpoint(path)
     own = trust_remote_code and has_model(config.get("auto_map"))
     unread = own and all(witness.source != "code" for witness in reading.evidence)
@@ -72,26 +68,8 @@ def load_as(kind: Any, path: Path, *, trust_remote_code: bool = False, stays: bo
     _check_unquantised(checkpoint, options)
     after = with_marker(without_engine(config), pairing=reading.class_pairing.value)
     live = config_object(after, directory, trust_remote_code=trust_remote_code)
-    with deferred() if stays else nullcontext():
-        state = _stays_put_back(checkpoint, reading) if stays else _put_back(checkpoint, reading)
-        model = load_checked(kind, directory, config=live, state_dict=state, **options)
+    model = load_checked(kind, directory, config=live, state_dict=_put_back(checkpoint, reading), **options)
     return _with_generation_config(model, directory)
-
-
-def load_stored(kind: Any, path: Path, *, config: Any, **options: Any) -> Any:
-    """`load_checked` with all weights left in the shards of the checkpoint at ``path``.
-
-    Raises `UnsupportedError` for quantised weights: they are not computed with as they are stored.
-    """
-    checkpoint = open_checkpoint(path)
-    if checkpoint.config.get("quantization_config"):
-        raise UnsupportedError(
-            f"the weights in {checkpoint.directory} are quantised, and such weights cannot stay on disk while they "
-            f"are computed with; leave out --max-memory",
-            path=str(checkpoint.directory),
-        )
-    with deferred():
-        return load_checked(kind, path, config=config, state_dict=stored_weights(checkpoint), **options)
 
 
 def _with_generation_config(model: Any, directory: Path) -> Any:
@@ -171,13 +149,6 @@ def _put_back(checkpoint: Checkpoint, reading: Reading) -> dict[str, Tensor]:
         if checkpoint.weight_map[move.tensor.name] is move.shard:
             state[move.tensor.name] = permuted(state[move.tensor.name], move.permutation.index)
     return state
-
-
-def _stays_put_back(checkpoint: Checkpoint, reading: Reading) -> dict[str, Tensor]:
-    """`_put_back`, of weights that stay in their shards: rows are put back whenever they are read."""
-    steps = plan_conversion(checkpoint, reading, reading.pairing, reading.class_pairing)
-    moves = [move for move in steps.moves if checkpoint.weight_map[move.tensor.name] is move.shard]
-    return stored_weights(checkpoint, {move.tensor.name: move.permutation.index for move in moves})
 
 
 def permuted(tensor: Tensor, index: IndexMap) -> Tensor:

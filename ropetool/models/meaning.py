@@ -53,7 +53,7 @@ def config_fault(
         return Fault(f"model_type: {error.message}", "model_type")
     right = live_config(paths[1], trust_remote_code=trust_remote_code)
     left, right = (_spread(config, a.decoder.path) for config in (left, right))
-    skip = {*SKIPPED, *OTHER_LENGTH_KEYS, *ignored}
+    skip = {*SKIPPED, *OTHER_LENGTH_KEYS, b.family.theta_list, *ignored}
     differing = [
         key
         for key in sorted(left.keys() | right.keys())

@@ -1,30 +1,46 @@
-"""Where the weights of a model lie that is larger than memory: on the GPUs, in memory, or in the shards."""
+"""Models larger than memory: accelerate spreads them over the GPUs and memory, and leaves the rest in the shards.
+
+transformers finds in the shards what it would load as it lies there; accelerate reads it whenever its module runs, one
+module at a time. Here is what they do not know: how much room there is beside what a pass computes, and which small
+weights others look into, so that they must not be away.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+import copy
+import shutil
+import tempfile
+import weakref
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import psutil
 import torch
-from accelerate.hooks import AlignDevicesHook, add_hook_to_module
+from accelerate import infer_auto_device_map, init_empty_weights
+from accelerate.utils import set_module_tensor_to_device
 from torch import nn
 
-from ropetool.errors import UsageError
-from ropetool.models.away import PIECE_BYTES, Away, keep_while_running
+from ropetool.checkpoint.folder import Checkpoint, check_space, open_checkpoint
+from ropetool.errors import UnsupportedError, UsageError
+from ropetool.models.loading import load_checked
 from ropetool.models.options import EACH, MaxMemory
 from ropetool.models.tables import table_modules
 
-CPU = torch.device("cpu")
+# Devices as accelerate names them: a GPU by its number, others by their kind.
+Place = int | str
+CPU, DISK = "cpu", "disk"
 
 
 @dataclass(frozen=True)
 class Need:
-    """What a model needs beside the weights that stay in memory, in bytes.
+    """What a model needs beside the weights that have a place of their own, in bytes.
 
-    ``process`` is resident before the first pass, ``small`` the weights that always stay in memory, ``weights`` the
-    most that is read at once, ``activations`` those of one pass.
+    ``process`` is resident before the model is there, ``small`` are the weights that are always in memory, ``weights``
+    the most that is on its way at once, ``activations`` what a pass computes.
     """
 
     process: int
@@ -33,82 +49,125 @@ class Need:
     activations: int
     largest: str
 
-    @property
-    def total(self) -> int:
-        """All of it together."""
-        return self.process + self.on_device
-
-    @property
-    def on_device(self) -> int:
-        """What is needed where the model computes."""
-        return self.small + self.weights + self.activations
+    def at(self, place: Place) -> int:
+        """All of it together; what is resident already is in memory, and not on a GPU."""
+        return self.small + self.weights + self.activations + (self.process if place == CPU else 0)
 
 
-def place(model: nn.Module, device: torch.device, max_memory: MaxMemory, tokens: int) -> None:
-    """Bring into memory, on ``device`` and other GPUs, what ``max_memory`` has room for; the rest stays away.
+def load_placed(
+    kind: Any, path: Path, *, config: Any, device_map: Mapping[str, torch.device], dtype: Any, max_memory: MaxMemory,
+    tokens: int, **options: Any,
+) -> Any:  # fmt: skip
+    """`load_checked`, but what ``max_memory`` has no room for in passes of ``tokens`` stays in the shards.
 
-    ``max_memory`` is in bytes by GPU number and ``cpu``, or for `EACH`; ``tokens`` is the length of the passes to
-    come. Raises `UsageError` where the model could not run in it.
+    ``max_memory`` is in bytes by GPU number and ``cpu``, or for `EACH`. Raises `UsageError` where the model could not
+    run in it, `NoSpaceError` where there is no room on the disk for weights that the class joins out of several
+    tensors, and `UnsupportedError` for quantised weights: they are not computed with as they are stored.
+    """
+    checkpoint = open_checkpoint(path)
+    _check_unquantised(checkpoint)
+    model = _unfilled(kind, config, dtype)
+    places = device_map_of(model, checkpoint, device_map[""], max_memory, tokens)
+    folder = Path(tempfile.mkdtemp(prefix="ropetool-"))
+    try:
+        check_space(folder, _rewritten_bytes(model, checkpoint, places))
+        with _read_not_mapped():
+            model = load_checked(
+                kind, path, config=config, device_map=places, offload_folder=folder, dtype=dtype, **options
+            )
+    except BaseException:
+        shutil.rmtree(folder)
+        raise
+    _keep_small(model)
+    weakref.finalize(model, shutil.rmtree, folder, ignore_errors=True)
+    return model
+
+
+def _check_unquantised(checkpoint: Checkpoint) -> None:
+    if checkpoint.config.get("quantization_config"):
+        raise UnsupportedError(
+            f"the weights in {checkpoint.directory} are quantised, and such weights cannot stay on disk while they "
+            f"are computed with; leave out --max-memory",
+            path=str(checkpoint.directory),
+        )
+
+
+def _unfilled(kind: Any, config: Any, dtype: Any) -> Any:
+    """The model without its weights, in the dtype that it computes in."""
+    options = {"dtype": dtype} if isinstance(dtype, torch.dtype) else {}
+    with init_empty_weights():
+        model = kind._from_config(copy.deepcopy(config), **options)
+    model.tie_weights()
+    return model
+
+
+@contextmanager
+def _read_not_mapped() -> Iterator[None]:
+    """Within, transformers reads the shards; pages that it maps count as memory until the last weight is loaded.
+
+    It does so by itself where mapping is costly (transformers 5.24, modeling_utils.py, ``_load_pretrained_model``).
+    """
+    from transformers import modeling_utils
+
+    mapped = modeling_utils.safe_open
+
+    def read(*args: Any, **kwargs: Any) -> Any:
+        return mapped(*args, **{**kwargs, "backend": "pread"})
+
+    with mock.patch.object(modeling_utils, "safe_open", read):
+        yield
+
+
+def device_map_of(
+    model: Any, checkpoint: Checkpoint, device: torch.device, max_memory: MaxMemory, tokens: int
+) -> dict[str, Place]:
+    """Where the weights of each module go, by the path of the module; what goes to no GPU computes on ``device``.
+
+    Raises `UsageError` where the model could not run in ``max_memory``.
     """
     gpus = _gpus(device, max_memory)
-    tables = {id(p) for module in table_modules(model).values() for p in module.parameters()}
-    musts = {id(p): p.nbytes for p in model.parameters() if _must(p, tables)}
-    need = _need(model, tokens, sum(musts.values()))
-    rooms = {gpu: budget - need.on_device for gpu, budget in gpus.items()}
+    always = _always_there(model)
+    need = _need(model, checkpoint, tokens, always)
+    rooms: dict[Place, int] = {gpu: size - need.at(gpu) for gpu, size in gpus.items()}
     rooms[CPU] = _room(need, max_memory, bool(gpus))
-    for gpu, room in rooms.items():
+    for place, room in rooms.items():
         if room < 0:
-            raise _too_small(gpu, need, gpus.get(gpu, max_memory.get("cpu", max_memory.get(EACH, 0))))
-    computes = _compute_devices(model, gpus, rooms)
-    placed: dict[int, nn.Parameter] = {}
-    for module in model.modules():
-        for name, parameter in module.named_parameters(recurse=False):
-            if id(parameter) not in placed:
-                where = computes.get(id(module), device)
-                placed[id(parameter)] = _placed(parameter, where, rooms, must=id(parameter) in musts)
-            setattr(module, name, placed[id(parameter)])
-        if any(isinstance(p, Away) for p in module.parameters(recurse=False)):
-            keep_while_running(module)
-        for name, buffer in module.named_buffers(recurse=False):
-            module._buffers[name] = buffer.to(computes.get(id(module), device))
-    _move_activations(model, computes, device)
+            raise _too_small(place, need, gpus.get(place, max_memory.get(CPU, max_memory.get(EACH, 0))))
+    # accelerate sets aside room for the largest of what it places as one; here that is counted already.
+    whole = [*((model._no_split_modules or ()) if gpus else ()), *(type(m).__name__ for _, m, _ in _owners(model))]
+    rooms[next(iter(rooms))] += _largest(model, whole)
+    return dict(infer_auto_device_map(model, max_memory=rooms, no_split_module_classes=whole))
 
 
-def _must(parameter: nn.Parameter, tables: Collection[int]) -> bool:
-    """Whether a parameter stays in memory whatever room there is: it is small, or a table that others look into."""
-    return not isinstance(parameter, Away) or parameter.dim() < 2 or id(parameter) in tables
-
-
-def _gpus(device: torch.device, max_memory: MaxMemory) -> dict[torch.device, int]:
+def _gpus(device: torch.device, max_memory: MaxMemory) -> dict[Place, int]:
     """The budget of each GPU, that which computes what lies in no GPU first."""
-    if device.type == "cpu":
+    if device.type == CPU:
         return {}
     if device.type != "cuda":
-        return {device: max_memory.get(EACH, max_memory.get(0, 0))}
+        return {device.type: max_memory.get(EACH, max_memory.get(0, 0))}
     count = torch.cuda.device_count()
     beyond = [number for number in max_memory if isinstance(number, int) and number >= count]
     if beyond:
         raise UsageError(f"--max-memory names GPU {beyond[0]}, and this machine has {count}", gpu=beyond[0])
     named = {number: max_memory.get(number, max_memory.get(EACH, 0)) for number in range(count)}
-    return {torch.device("cuda", number): size for number, size in named.items() if size}
+    return {number: size for number, size in named.items() if size}
 
 
 def _room(need: Need, max_memory: MaxMemory, with_gpus: bool) -> int:
     """Bytes for weights in memory; with GPUs activations are there, and a weight passes through on its way."""
     if with_gpus:
-        told = max_memory.get("cpu")
+        told = max_memory.get(CPU)
         return psutil.virtual_memory().available * 9 // 10 if told is None else told - need.process - need.weights
-    return max_memory.get("cpu", max_memory.get(EACH, 0)) - need.total
+    return max_memory.get(CPU, max_memory.get(EACH, 0)) - need.at(CPU)
 
 
-def _too_small(device: torch.device, need: Need, budget: int) -> UsageError:
-    needed = need.total if device.type == "cpu" else need.on_device
-    resident = f"{_gb(need.process)} for the process as it is, " if device.type == "cpu" else ""
+def _too_small(place: Place, need: Need, budget: int) -> UsageError:
+    resident = f"{_gb(need.process)} for the process as it is, " if place == CPU else ""
     return UsageError(
-        f"--max-memory {_gb(budget)} for {device} is too small: {resident}{_gb(need.weights)} for the largest weights "
+        f"--max-memory {_gb(budget)} for {place} is too small: {resident}{_gb(need.weights)} for the largest weights "
         f"that are read at once ({need.largest}) and {_gb(need.activations)} for what a pass computes are needed at "
-        f"least; give {_gb(needed)} or more, or fewer --tokens",
-        device=str(device), given_bytes=budget, needed_bytes=needed,
+        f"least; give {_gb(need.at(place))} or more, or fewer --tokens",
+        device=str(place), given_bytes=budget, needed_bytes=need.at(place),
     )  # fmt: skip
 
 
@@ -116,16 +175,30 @@ def _gb(size_bytes: int) -> str:
     return f"{size_bytes / 1e9:.2f} GB"
 
 
-def _need(model: nn.Module, tokens: int, small: int) -> Need:
-    # A piece as it is stored, as it is computed with, and as it goes through the multiplication.
-    largest, weights = "pieces of tables", 3 * PIECE_BYTES
-    for name, module in model.named_modules():
-        sizes = [p.nbytes for p in module.parameters(recurse=False) if isinstance(p, Away) and p.dim() > 1]
-        by_rows = isinstance(module, (nn.Linear, nn.Embedding)) and all(p.rows for p in _own(module))
-        # Read whole: what is stored and what it becomes are there together, joined weights and their parts too.
-        most = 0 if by_rows or not sizes else sum(sizes) + max(sizes)
-        if most > weights:
-            largest, weights = name, most
+def _owners(model: nn.Module) -> Iterator[tuple[str, nn.Module, dict[str, nn.Parameter]]]:
+    """The modules that have parameters or saved buffers of their own, by path, each with its own parameters."""
+    saved = {name.rpartition(".")[0] for name in model.state_dict()}
+    return ((n, m, dict(m.named_parameters(recurse=False))) for n, m in model.named_modules() if n in saved)
+
+
+def _always_there(model: nn.Module) -> frozenset[str]:
+    """The modules whose own weights are never away: norms and the like are small, and tables are looked into."""
+    tables = table_modules(model)
+    return frozenset(n for n, _, own in _owners(model) if n in tables or all(p.dim() < 2 for p in own.values()))
+
+
+def _need(model: nn.Module, checkpoint: Checkpoint, tokens: int, always: frozenset[str]) -> Need:
+    shapes = {tensor.shape for tensor in checkpoint.tensors.values()}
+    small, largest, weights = 0, "", 0
+    for name, _, own in _owners(model):
+        size = sum(p.nbytes for p in own.values())
+        if name in always:
+            small += size
+            continue
+        # The one before, what is stored, and what it becomes; joined ones are there in parts, joined in steps.
+        most = max((4 - (tuple(p.shape) in shapes)) * p.nbytes for p in own.values())
+        if max(most, 2 * size) > weights:
+            largest, weights = name, max(most, 2 * size)
     _warm_up()
     return Need(psutil.Process().memory_info().rss, small, weights, _activation_bytes(model, tokens), largest)
 
@@ -134,10 +207,6 @@ def _warm_up() -> None:
     """Have torch make what its first products make and keep: buffers, threads, kernels."""
     x = torch.ones(64, 64)
     (x @ x).softmax(-1)
-
-
-def _own(module: nn.Module) -> Iterator[Away]:
-    return (p for p in module.parameters(recurse=False) if isinstance(p, Away) and p.dim() > 1)
 
 
 def _activation_bytes(model: Any, tokens: int) -> int:
@@ -157,65 +226,37 @@ def _activation_bytes(model: Any, tokens: int) -> int:
     return tokens * itemsize * (6 * vocabulary + 3 * heads * tokens + 4 * widest)
 
 
-def _compute_devices(
-    model: nn.Module, gpus: Mapping[torch.device, int], rooms: Mapping[torch.device, int]
-) -> dict[int, torch.device]:
-    """The GPU of each module, by the module's id: whole layers, one GPU after the other; the first for the rest."""
-    if len(gpus) < 2:
-        return {}
-    left, order, found = dict(rooms), list(gpus), {}
-    for block in _blocks(model):
-        size = sum(p.nbytes for p in block.parameters())
-        while len(order) > 1 and size > left[order[0]]:
-            order.pop(0)
-        where = order[0] if size <= left[order[0]] else next(iter(gpus))
-        left[where] -= size
-        found.update({id(module): where for module in block.modules()})
-    return found
+def _largest(model: nn.Module, whole: list[str]) -> int:
+    """Bytes of the largest module that is placed as one."""
+    return max(sum(p.nbytes for p in m.parameters()) for m in model.modules() if type(m).__name__ in whole)
 
 
-def _blocks(model: nn.Module) -> Iterator[nn.Module]:
-    """What must stay together (a layer), and every other module that has tensors of its own, in their order."""
-    together = set(getattr(model, "_no_split_modules", None) or ())
-    for child in model.children():
-        if type(child).__name__ in together or not list(child.children()):
-            yield child
-        else:
-            yield from _blocks(child)
+def _keep_small(model: nn.Module) -> None:
+    """Bring for good what accelerate would bring for each run of its module."""
+    always = _always_there(model)
+    for name, module, own in _owners(model):
+        hook = getattr(module, "_hf_hook", None)
+        if name not in always or hook is None:
+            continue
+        for one in getattr(hook, "hooks", (hook,)):
+            if one.offload:
+                for key in own:
+                    set_module_tensor_to_device(module, key, one.execution_device, value=one.weights_map[key])
+                one.offload = False
 
 
-def _placed(parameter: Any, where: torch.device, rooms: dict[torch.device, int], *, must: bool) -> nn.Parameter:
-    """The parameter in the first place that has room for it; where it must be in memory, on ``where``."""
-    if must:
-        values = parameter.value() if isinstance(parameter, Away) else parameter.detach()
-        return nn.Parameter(values.to(where), requires_grad=False)
-    place = next((p for p in dict.fromkeys((where, CPU)) if parameter.nbytes <= rooms[p]), None)
-    if place is None:
-        return nn.Parameter(parameter.cast(parameter.dtype, where), requires_grad=False)
-    rooms[place] -= parameter.nbytes
-    values = parameter.value().to(place)
-    return nn.Parameter(values if place == where else _brought(values, where), requires_grad=False)
+def _rewritten_bytes(model: nn.Module, checkpoint: Checkpoint, places: Mapping[str, Place]) -> int:
+    """Bytes of what is read from disk, and is in no shard as it is: of a shape that no stored tensor has."""
+    shapes = {tensor.shape for tensor in checkpoint.tensors.values()}
+    return sum(
+        p.nbytes
+        for name, p in model.named_parameters()
+        if _place(places, name) == DISK and tuple(p.shape) not in shapes
+    )
 
 
-def _brought(values: torch.Tensor, where: torch.device) -> Away:
-    """What lies in memory and goes to a GPU when it is needed there."""
-    shape, dtype = values.shape, values.dtype
-    return Away(shape, dtype, where, lambda: values.to(where), lambda a, b: values[a:b].to(where))
-
-
-class _InputsHere(AlignDevicesHook):  # type: ignore[misc]  # accelerate has no types
-    """accelerate's hook that moves what a module gets to where it computes; its weights are placed already."""
-
-    def init_hook(self, module: nn.Module) -> nn.Module:
-        """Leave the weights where they are."""
-        return module
-
-
-def _move_activations(model: Any, computes: Mapping[int, torch.device], device: torch.device) -> None:
-    """Where layers lie on several GPUs, move what goes from one to the next."""
-    if len(set(computes.values())) < 2:
-        return
-    skip = getattr(model, "_skip_keys_device_placement", None)
-    for block in _blocks(model):
-        add_hook_to_module(block, _InputsHere(computes[id(block)], skip_keys=skip))
-    add_hook_to_module(model, _InputsHere(device, io_same_device=True, skip_keys=skip))
+def _place(places: Mapping[str, Place], name: str) -> Place:
+    """Of the longest path in the map that leads to a parameter."""
+    while name not in places:
+        name = name.rpartition(".")[0]
+    return places[name]

@@ -23,8 +23,9 @@ class Rotary:
     """How q and k are rotated: layout, frequencies, and where in the head the rotary span lies (in rows).
 
     ``live_inv_freq`` [R/2] is the model's own buffer, where it was checked against ``scaling``: with it, angles round
-    exactly as the class rounds them, so that a comparison shows the layout and not the rounding. ``backwards``: pairs
-    turn by the negative angle (NanoChat).
+    exactly as the class rounds them, so that a comparison shows the layout and not the rounding. ``learned`` [R/2] are
+    factors of the frequencies that the weights hold, for methods whose buffer changes with the length. ``backwards``:
+    pairs turn by the negative angle (NanoChat).
     """
 
     pairing: Pairing
@@ -32,6 +33,7 @@ class Rotary:
     rope_start: int
     rotary_dim: int
     live_inv_freq: Tensor | None = None
+    learned: Tensor | None = None
     backwards: bool = False
 
     def cos_sin(self, positions_T: Tensor) -> tuple[Tensor, Tensor]:
@@ -43,6 +45,7 @@ class Rotary:
         inv_freq, length = self.live_inv_freq, int(positions_T.max()) + 1
         if inv_freq is None or self.scaling.name not in STATIC_METHODS:
             inv_freq = torch.from_numpy(self.scaling.inv_freq(self.rotary_dim, length))
+            inv_freq = inv_freq if self.learned is None else inv_freq * self.learned
         angles_rad = positions_T.cpu().float()[:, None] * inv_freq.float().cpu()
         factor = self.scaling.attention_factor_at(length)
         return angles_rad.cos() * factor, angles_rad.sin() * factor

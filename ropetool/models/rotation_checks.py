@@ -16,6 +16,7 @@ from ropetool.models.reference import REORDERING, scale_after, turned_sites
 from ropetool.models.rotary import Rotary
 from ropetool.models.seams import has_function
 from ropetool.models.survey import Look, Site
+from ropetool.models.turnings import first_position
 from ropetool.rope.pairing import Pairing
 
 # Two products, a sum and the rounding of cos and sin, for a number and for its norm.
@@ -31,10 +32,11 @@ class Turned:
     before: Tensor
     after: Tensor
     rotary: Rotary
+    first: int
 
     def positions(self) -> Tensor:
-        """The tokens are all that there are: 0, 1, 2 ..."""
-        return torch.arange(self.before.shape[-2])
+        """The tokens are all that there are, one after the other from the first."""
+        return torch.arange(self.before.shape[-2]) + self.first
 
     def tolerance(self) -> float:
         """How far rounding alone can put a number: angles round by a roundoff for each radian."""
@@ -48,7 +50,7 @@ class Turned:
 
     def norms_off(self) -> float:
         """The largest difference of a pair's norm from the attention factor times that before, and of what stays."""
-        factor = self.rotary.scaling.attention_factor_at(self.before.shape[-2])
+        factor = self.rotary.scaling.attention_factor_at(self.before.shape[-2] + self.first)
         (before, kept), (after, stayed) = (_pair_norms(x, self.rotary) for x in (self.before, self.after))
         return max(_largest(after - factor * before), _largest(stayed - kept))
 
@@ -88,8 +90,9 @@ def _turned(model: Any, look: Look, rotaries: Mapping[str, Rotary], nope_layers:
     modules, reorders = dict(model.named_modules()), has_function(model, REORDERING)
     for name, found in turned_sites(model, look.sites, rotaries, nope_layers).items():
         rotary = replace(found.rotary, pairing=Pairing.HALF) if reorders else found.rotary
+        first = first_position(model, look.tables, name)
         for what, before, after in _operands(modules[name], found.site, look):
-            yield Turned(name, what, before, after, rotary)
+            yield Turned(name, what, before, after, rotary, first)
 
 
 def _operands(module: Any, site: Site, look: Look) -> Iterator[tuple[str, Tensor, Tensor]]:

@@ -94,7 +94,7 @@ def look(model: Any, inputs: Callable[[Any, Tensor], Inputs], vocabulary: int) -
     for length in LENGTHS:
         generator = torch.Generator().manual_seed(0)
         ids = torch.randint(min(2, vocabulary - 1), min(60, vocabulary), (1, length), generator=generator)
-        ids = ids.to(model.device)
+        ids = ids.to(_device_of(model))
         with still_tables(model):
             still = _one_pass(model, inputs(model, ids))
         with followed_tables(model) as tables:
@@ -105,6 +105,12 @@ def look(model: Any, inputs: Callable[[Any, Tensor], Inputs], vocabulary: int) -
             continue
         return Look(length, still, turning, sites, tables)
     raise UnsupportedError(f"{type(model).__name__}: no axis of q and k can be told to be that of the tokens")
+
+
+def _device_of(model: Any) -> Any:
+    """Where a model computes; of one whose weights are partly away, accelerate knows."""
+    device = getattr(getattr(model, "_hf_hook", None), "execution_device", None)
+    return model.device if device is None else device
 
 
 def _one_pass(model: Any, arguments: Mapping[str, Any]) -> Pass:

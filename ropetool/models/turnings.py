@@ -92,8 +92,20 @@ def turnings_of(model: nn.Module, watch: Watch, length: int | None = None) -> li
 
 def gets_a_table(model: nn.Module, watch: Watch, name: str) -> bool:
     """Whether the module ``name``, or an attention that it is a part of, received a table that a rotary module made."""
-    owners = [owner for owner, calls in watch.received.items() if calls and f"{name}.".startswith(f"{owner}.")]
-    return any(owner == name or looks_like_attention(model.get_submodule(owner)) for owner in owners)
+    return bool(_received_by(model, watch, name))
+
+
+def first_position(model: nn.Module, watch: Watch, name: str) -> int:
+    """The position of the first token in the table that a module received: 0, but PaliGemma counts from 1."""
+    calls = _received_by(model, watch, name)
+    positions = _positions(watch.calls[calls[0]].arguments) if calls else None
+    return 0 if positions is None else int(positions.flatten()[0])
+
+
+def _received_by(model: nn.Module, watch: Watch, name: str) -> list[int]:
+    owners = [owner for owner in watch.received if f"{name}.".startswith(f"{owner}.")]
+    attending = [owner for owner in owners if owner == name or looks_like_attention(model.get_submodule(owner))]
+    return sorted(number for owner in attending for number in watch.received[owner])
 
 
 @contextmanager
@@ -159,9 +171,13 @@ def _stretched(value: Any, length: int) -> Any:
     return last
 
 
+def _positions(arguments: Any) -> Tensor | None:
+    return next((tensor for tensor in _tensors(arguments) if _are_positions(tensor)), None)
+
+
 def _second_position(arguments: Any) -> int:
     """The position of the second row of a table: 1, but for tables of compressed blocks of tokens."""
-    positions = next((tensor for tensor in _tensors(arguments) if _are_positions(tensor)), None)
+    positions = _positions(arguments)
     return 1 if positions is None else int(positions.flatten()[1])
 
 

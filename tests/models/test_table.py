@@ -146,18 +146,23 @@ def is_attention(name):
     return inside and "norm" not in name.rpartition(".")[0].rpartition(".")[2]
 
 
-@pytest.fixture(scope="module", params=sorted(TABLE.keys() - REFUSED - UNSEEN.keys()))
-def pair(request, tmp_path_factory):
-    """A tiny checkpoint whose attention is of unit gain, so that positions matter, and its conversion."""
-    source = tmp_path_factory.mktemp("built") / request.param
-    model = tiny.build(request.param).model
+def where_positions_matter(model_type, **values):
+    """A tiny model whose attention is of unit gain."""
+    model = tiny.build(model_type, **values).model
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if parameter.dim() > 1 and is_attention(name):
                 parameter.div_(parameter.std() * parameter.shape[-1] ** 0.5)
-            elif set(name.split(".")) & set(TABLE[request.param].companions) and not parameter.std():
+            elif set(name.split(".")) & set(TABLE[model_type].companions) and not parameter.std():
                 parameter.mul_(torch.linspace(0.5, 1.5, len(parameter)))  # one value in all rows shows no order
-    model.save_pretrained(source)
+    return model
+
+
+@pytest.fixture(scope="module", params=sorted(TABLE.keys() - REFUSED - UNSEEN.keys()))
+def pair(request, tmp_path_factory):
+    """A tiny checkpoint whose attention is of unit gain, so that positions matter, and its conversion."""
+    source = tmp_path_factory.mktemp("built") / request.param
+    where_positions_matter(request.param).save_pretrained(source)
     converted = source.with_name(f"{request.param}-converted")
     convert.apply(convert.plan(source, converted, TABLE[request.param].pairing.other, written_as="same"))
     return source, converted
