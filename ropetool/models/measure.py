@@ -14,7 +14,7 @@ from ropetool.families.context import Context
 from ropetool.models.limits import table_tokens
 from ropetool.models.load import Runner, load_right, pick_device
 from ropetool.models.losses import Meter, first_choices, text_losses
-from ropetool.models.options import Device, DType, MaxMemory, PasskeyPlan
+from ropetool.models.options import Device, DType, PasskeyPlan
 from ropetool.models.passkey import documents, right
 from ropetool.models.room import give_back
 from ropetool.models.trial import CHUNK_TOKENS, How, Passes, choose
@@ -37,7 +37,6 @@ class Work:
     dtype: DType | None
     talk: Talk
     chunk_tokens: int = CHUNK_TOKENS
-    max_memory: MaxMemory | None = None
 
     @property
     def longest(self) -> int:
@@ -62,7 +61,7 @@ class Found:
 
 def measure(path: Path, context: Context, work: Work, meter: Meter) -> Found:
     """Load one model, let it do its work, and let go of it."""
-    runner = load(path, context, work.device, work.dtype, work.max_memory, work.longest)
+    runner = load(path, context, work.device, work.dtype)
     try:
         _check_can(runner, path, work)
         return _run(runner, context, work, meter)
@@ -135,14 +134,7 @@ def _check_can(runner: Runner, path: Path, work: Work) -> None:
         )
 
 
-def load(
-    path: Path,
-    context: Context,
-    device: Device,
-    dtype: DType | None,
-    max_memory: MaxMemory | None = None,
-    tokens: int = CHUNK_TOKENS,
-) -> Runner:
+def load(path: Path, context: Context, device: Device, dtype: DType | None) -> Runner:
     """The model, with the fastest attention of its class; but torch's fused one drops a soft cap silently."""
     attention = "eager" if context.soft_cap else None
-    return load_right(path, pick_device(device), dtype, attention, max_memory=max_memory, tokens=tokens)
+    return load_right(path, pick_device(device), dtype, attention)
