@@ -10,9 +10,11 @@ import typer
 
 from ropetool.checkpoint.hub_id import Need
 from ropetool.cli.checkpoints import Named, local, parse_checkpoint
+from ropetool.cli.keeping import Out, check_out, keep
 from ropetool.cli.options import Checkpoint, Json, Quiet, parse_lengths
 from ropetool.cli.sink import Sink
-from ropetool.models.options import Device, DType
+from ropetool.errors import UsageError
+from ropetool.models.options import Device, DType, PasskeyPlan
 
 Against = Annotated[
     Named | None,
@@ -27,6 +29,15 @@ Windows = Annotated[
 TextFile = Annotated[
     Path | None, typer.Option("--text", exists=True, dir_okay=False, help="Text; by default the bundled novel.")
 ]
+Passkey = Annotated[
+    bool, typer.Option("--passkey", help="Hide a number in filler and ask for it, at each of the lengths.")
+]
+Depths = Annotated[
+    str | None,
+    typer.Option("--depths", metavar="0,0.5,1", help="Where it is hidden, as shares; default 0,0.25,0.5,0.75,1."),
+]
+Trials = Annotated[int | None, typer.Option("--trials", min=1, help="Documents for each length and depth; default 5.")]
+Seed = Annotated[int | None, typer.Option("--seed", help="Draws the numbers and the filler; default 7.")]
 
 
 def evaluate(
@@ -35,25 +46,58 @@ def evaluate(
     lengths: Lengths = None,
     text: TextFile = None,
     windows: Windows = 1,
+    passkey: Passkey = False,
+    depths: Depths = None,
+    trials: Trials = None,
+    seed: Seed = None,
     device: Annotated[Device, typer.Option("--device", help="Where to run.")] = Device.AUTO,
     dtype: Annotated[DType | None, typer.Option("--dtype", help="What to compute in; by default as stored.")] = None,
+    out: Out = None,
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Measure next-token loss by position, to see what an extension gives and what it costs.
+    """Measure next-token loss by position, and passkeys found, to see what an extension gives and what it costs.
 
-    Example: ropetool evaluate ./SmolLM2-135M-32k --against ./SmolLM2-135M --lengths 8k,16k,32k
+    Example: ropetool evaluate ./SmolLM2-135M-32k --against ./SmolLM2-135M --lengths 8k,16k,32k --passkey
     """
     from ropetool import evaluate as verb
     from ropetool.checkpoint.bundled import TEXT, bundled
+    from ropetool.views import jsons
 
     sink = Sink(json, quiet)
+    check_out(out, [named.path for named in (ckpt, against) if named])
+    plan = _plan(passkey, depths, trials, seed)
     edges = parse_lengths(lengths) if lengths else None
     words = (text or bundled(TEXT)).read_text(encoding="utf-8", errors="replace")
     path, beside = local(ckpt, Need.WEIGHTS, sink), local(against, Need.WEIGHTS, sink) if against else None
     with sink.steps_progress("tokens") as progress:
         result = verb.evaluate(
-            path, words, edges=edges, windows=windows, against=beside, device=device, dtype=dtype,
-            progress=progress,
+            path, words, edges=edges, windows=windows, against=beside, passkey=plan, device=device, dtype=dtype,
+            progress=progress, talk=sink.talk,
         )  # fmt: skip
-    sink.result("evaluation", replace(result, checkpoint=str(ckpt), against=str(against) if against else None))
+    result = replace(result, checkpoint=str(ckpt), against=str(against) if against else None)
+    keep(out, jsons.evaluation(result))
+    sink.result("evaluation", result)
+
+
+def _plan(passkey: bool, depths: str | None, trials: int | None, seed: int | None) -> PasskeyPlan | None:
+    """What to ask; raises `UsageError` for its options without ``--passkey``, and for depths that are no shares."""
+    given = {"depths": depths, "trials": trials, "seed": seed}
+    if not passkey:
+        without = next((name for name, value in given.items() if value is not None), None)
+        if without:
+            raise UsageError(f"--{without} is about passkeys; give --passkey as well")
+        return None
+    plan = PasskeyPlan()
+    return PasskeyPlan(
+        _shares(depths) if depths is not None else plan.depths,
+        plan.trials if trials is None else trials,
+        plan.seed if seed is None else seed,
+    )
+
+
+def _shares(text: str) -> tuple[float, ...]:
+    try:
+        return tuple(dict.fromkeys(float(part) for part in text.split(",")))
+    except ValueError as error:
+        raise UsageError(f"--depths {text!r} is not a list of shares; write 0,0.5,1") from error

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ropetool.doctor import Diagnosis, Finding
     from ropetool.engines.heard import Turn
     from ropetool.errors import RopetoolError
-    from ropetool.evaluate import Evaluation, Recall
+    from ropetool.evaluate import Bin, Evaluation, Recall
     from ropetool.extend import Extended
     from ropetool.families.decoder import Composite
     from ropetool.families.family import Family
@@ -102,12 +102,21 @@ def difference(result: Diff) -> dict[str, Any]:
 
 def evaluation(result: Evaluation) -> dict[str, Any]:
     """``evaluate --json``."""
-    lengths = [
-        {"from": b.start, "to": b.stop, "loss": b.loss, "perplexity": b.perplexity, "tokens": b.tokens}
-        | ({} if b.against_loss is None else {"against_loss": b.against_loss})
-        for b in result.lengths
-    ]
-    return {**asdict(result), "lengths": lengths}
+    summary = {name: part and _bin(part, full=True) for name, part in vars(result.summary).items()}
+    cells = [{k: v for k, v in asdict(cell).items() if v is not None} for cell in result.passkey]
+    return {
+        **asdict(result),
+        "lengths": [_bin(b) for b in result.lengths],
+        "summary": summary,
+        "passkey": cells,
+        "warnings": _warnings(result.warnings),
+    }
+
+
+def _bin(b: Bin, *, full: bool = False) -> dict[str, Any]:
+    values = {"from": b.start, "to": b.stop, "loss": b.loss, "perplexity": b.perplexity, "tokens": b.tokens}
+    against = {} if b.against_loss is None else {"against_loss": b.against_loss}
+    return values | against | ({"difference": b.difference} if full and against else {})
 
 
 def diagnosis(result: Diagnosis) -> dict[str, Any]:

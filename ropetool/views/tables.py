@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from rich import box
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
-from ropetool.checkpoint.hub import with_ids
 from ropetool.families.decoder import no_conversion
-from ropetool.families.reading import Warn
+from ropetool.views.evaluation import evaluation as evaluation
+from ropetool.views.evaluation import recall as recall
+from ropetool.views.parts import facts as _facts
+from ropetool.views.parts import grid as _grid
+from ropetool.views.parts import size, warnings
 
 if TYPE_CHECKING:
     from ropetool.checkpoint.hub_id import Found
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from ropetool.engines.flags import EngineFlags
     from ropetool.engines.heard import Turn
     from ropetool.engines.writing import WrittenFor
-    from ropetool.evaluate import Bin, Evaluation, Recall
     from ropetool.extend import Extended
     from ropetool.families.decoder import Composite
     from ropetool.families.difference import Difference
@@ -32,41 +32,6 @@ if TYPE_CHECKING:
     from ropetool.families.kv_cache import KvCache
     from ropetool.families.verdict import Verification
     from ropetool.served import Served
-
-
-def size(number_of_bytes: int) -> str:
-    """Bytes in a unit that a person reads: 671088640 is 640.0 MiB."""
-    amount, units = float(number_of_bytes), ["B", "KiB", "MiB", "GiB", "TiB"]
-    while amount >= 1024 and len(units) > 1:
-        amount, units = amount / 1024, units[1:]
-    return f"{amount:.0f} {units[0]}" if units[0] == "B" else f"{amount:.1f} {units[0]}"
-
-
-def _facts(title: str, rows: Iterable[tuple[str, RenderableType]]) -> Table:
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, show_header=False, title_style="bold")
-    table.add_column(style="cyan", no_wrap=True)
-    table.add_column(overflow="fold")
-    for name, value in rows:
-        table.add_row(name, value)
-    return table
-
-
-def _grid(
-    title: str, columns: Sequence[str], rows: Iterable[Sequence[RenderableType]], *, numbers: bool = False
-) -> Table:
-    """A table with a header; columns of ``numbers`` are aligned right, but for the first."""
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, title_style="bold")
-    for index, column in enumerate(columns):
-        table.add_column(column, justify="left" if index == 0 or not numbers else "right", overflow="fold")
-    for row in rows:
-        table.add_row(*row)
-    return table
-
-
-def warnings(found: Iterable[Warn]) -> RenderableType:
-    """One line per warning."""
-    lines = [Text.assemble(("warning ", "yellow"), (f"[{w.code}] ", "dim"), with_ids(w.message)) for w in found]
-    return Group(*lines)
 
 
 def _rotation(fact: RopeFact) -> str:
@@ -250,29 +215,6 @@ def _alike(lines: Sequence[Difference], place: str) -> tuple[str, ...]:
 
 def _value(value: object) -> str:
     return f"{value:.10g}" if isinstance(value, float) else _short(value)
-
-
-def evaluation(result: Evaluation) -> RenderableType:
-    """What ``evaluate`` shows."""
-    against = result.against is not None
-    columns = ["positions", "loss", "perplexity", "tokens", *(["against", "gain"] if against else [])]
-    title = f"next-token loss of {result.checkpoint}, {result.dtype}"
-    return _grid(title, columns, map(_bin_row, result.lengths), numbers=True)
-
-
-def _bin_row(b: Bin) -> list[str]:
-    row = [f"{b.start}-{b.stop}", f"{b.loss:.3f}", f"{b.perplexity:.1f}", str(b.tokens)]
-    return row if b.against_loss is None else [*row, f"{b.against_loss:.3f}", f"{b.against_loss - b.loss:+.3f}"]
-
-
-def recall(rows: Sequence[tuple[str, Sequence[Recall]]]) -> RenderableType:
-    """Recall by length, one row per checkpoint."""
-    lengths = [f"{cell.length} tokens" for cell in rows[0][1]]
-    return _grid(
-        "recall: values stated early and asked for late", ["", *lengths],
-        [(name, *(f"{cell.share:.0%}  ({cell.correct}/{cell.trials})" for cell in cells)) for name, cells in rows],
-        numbers=True,
-    )  # fmt: skip
 
 
 VERDICT_STYLES = {"right": "green", "wrong": "bold red", "loads-not": "bold red", "unknown": "yellow"}

@@ -1,0 +1,35 @@
+"""Keep a result as a JSON file: where it may be written, and writing it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ropetool.errors import OutputError
+
+Out = Annotated[Path | None, typer.Option("--out", metavar="FILE.json", help="Keep the result as JSON.")]
+
+
+def check_out(out: Path | None, checkpoints: Iterable[Path]) -> None:
+    """The result must not land in a checkpoint: those are only read. Called before the work, so that none is lost."""
+    if out is None:
+        return
+    for checkpoint in checkpoints:
+        directory = checkpoint if checkpoint.is_dir() else checkpoint.parent
+        if directory.resolve() in (out.resolve(), *out.resolve().parents):
+            raise OutputError(f"--out {out} lies inside the checkpoint {directory}; name a place outside it")
+    if not out.resolve().parent.is_dir():
+        raise OutputError(f"{out.resolve().parent}, where {out.name} would be, is not a directory")
+    if out.is_dir():
+        raise OutputError(f"--out {out} is a directory; name a file")
+
+
+def keep(out: Path | None, result: Mapping[str, Any]) -> None:
+    """Write the JSON form of a result, where a place for it was given."""
+    from ropetool.views import jsons
+
+    if out is not None:
+        out.write_text(jsons.dumps(result) + "\n", encoding="utf-8")
