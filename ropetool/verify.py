@@ -306,8 +306,9 @@ def _passes(
 
     def look(side: Side, runner: Runner, ran: Mapping[Role, Ran]) -> None:
         if side is b:
+            tables = (ran[role].table for role in (Role.YARDSTICK, Role.CONTROL))
             ways.talk(f"what holds of any rotation, in {b.path} by its own class")
-            checks.extend(property_checks(runner, b.reading, ids, dtype, ran[Role.YARDSTICK].table))
+            checks.extend(property_checks(runner, b.reading, ids, dtype, *tables))
 
     with tempfile.TemporaryDirectory(prefix="ropetool-logits-") as directory:
         passes = plan_passes(a, b, extended=extended)

@@ -290,7 +290,7 @@ _ASKING = frozenset(("__get__", "__set__", "size", "dim", "numel", "stride", "el
 
 
 class _Read(TorchFunctionMode):
-    """Reads a weight that is away for a function that gets it: torch would compute with its shape alone, and say nothing.
+    """Reads a weight that is away for a function that gets it: torch would compute with its shape alone, silently.
 
     It happens where a class takes a weight out of a module without running that (LongcatFlashTopkRouter in
     modeling_longcat_flash.py, DbrxExperts in modeling_dbrx.py, transformers 5.24).

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from ropetool.families.cannot import CACHED, RELATIVE
@@ -19,10 +20,13 @@ PROPERTY_PASSES = 8
 SHIFTED = 4.0
 
 
-def property_checks(runner: Runner, reading: Reading, ids_T: Tensor, dtype: DType, logits_TV: Tensor) -> list[Check]:
+def property_checks(
+    runner: Runner, reading: Reading, ids_T: Tensor, dtype: DType, logits_TV: Tensor, control_TV: Tensor
+) -> list[Check]:
     """The checks of a model by its own class, whatever layout its weights are in.
 
-    ``logits_TV`` are any of a right pass: how far they spread tells what rounding can do.
+    ``logits_TV`` are any of a right pass: how far they spread tells what rounding can do. ``control_TV`` are those of
+    the wrong layout: where they are no others, positions do not matter in this model, and a shift proves nothing.
     """
     layers = int(reading.config.get("num_hidden_layers") or reading.config.get("n_layer") or 1)
     checks = observed_checks(runner, reading)
@@ -31,6 +35,9 @@ def property_checks(runner: Runner, reading: Reading, ids_T: Tensor, dtype: DTyp
         return [*checks, *(Check(name, True, why) for name in (RELATIVE, CACHED))]
     # In any type, classes make cos and sin in float32, and some their norms, router (DBRX) or running state.
     allowed = rounding(logits_TV, DType.FLOAT32, layers)
-    checks.append(relative_position(runner, ids_T, reading, SHIFTED * allowed))
+    if torch.equal(logits_TV, control_TV):
+        checks.append(Check(RELATIVE, True, "cannot, by the weights: no position matters to these logits"))
+    else:
+        checks.append(relative_position(runner, ids_T, reading, SHIFTED * allowed))
     checks.append(cached_decoding(runner, ids_T, reading, allowed))
     return checks

@@ -27,7 +27,8 @@ AMPLE = {EACH: 1 << 50}
 # Beside the rows of `tiny`: tied tables, a scaled embedding, joined experts, one table of q, k and v, kinds of layers.
 # Llama 4 asks the embedding for its device; DBRX and LongCat take weights out of modules that they do not run.
 MORE = (
-    "gemma3_text", "mixtral", "qwen3_moe", "gpt_oss", "falcon", "llama4_text", "codegen", "zamba2", "dbrx", "longcat_flash",
+    "gemma3_text", "mixtral", "qwen3_moe", "gpt_oss", "falcon", "llama4_text", "codegen", "zamba2", "dbrx",
+    "longcat_flash",
 )  # fmt: skip
 
 
