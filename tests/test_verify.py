@@ -560,5 +560,5 @@ def test_an_error_of_the_class_alone_is_raised(checkpoint, monkeypatch):
         raise ZeroDivisionError("by a stranger's config")
 
     monkeypatch.setattr(passes, "logits", fail)
-    with pytest.raises(CheckpointError, match="cannot be run beside .*ZeroDivisionError: by a stranger's config"):
+    with pytest.raises(CheckpointError, match=r"cannot be run beside .*ZeroDivisionError: by a stranger's config"):
         verify.verify(checkpoint("llama"), checkpoint("llama"))
