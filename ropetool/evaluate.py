@@ -14,7 +14,7 @@ from ropetool.checkpoint.folder import read_config
 from ropetool.errors import CheckpointError, UsageError
 from ropetool.families.context import Context, context_of
 from ropetool.families.reading import Warn
-from ropetool.models.options import Device, DType, PasskeyPlan
+from ropetool.models.options import Device, DType, MaxMemory, PasskeyPlan
 from ropetool.models.recall import RecallTask
 
 if TYPE_CHECKING:
@@ -138,6 +138,7 @@ def evaluate(
     passkey: PasskeyPlan | None = None,
     device: Device = Device.AUTO,
     dtype: DType | None = None,
+    max_memory: MaxMemory | None = None,
     progress: Progress = _no_progress,
     talk: Talk = _no_talk,
 ) -> Evaluation:
@@ -146,7 +147,8 @@ def evaluate(
     ``edges`` are the ends of the position bins in tokens, rising; by default those of `default_edges` that the text
     reaches. A bin for short context is put before them where they have none. Up to ``windows`` consecutive pieces of
     the longest length are read, each from position 0. ``dtype`` None keeps the stored one. One model is in memory at a
-    time. ``progress`` gets tokens (done, total) over all passes of both.
+    time, within ``max_memory`` in bytes (see `models.placement`). ``progress`` gets tokens (done, total) over all
+    passes of both.
 
     Raises `UsageError` when the text is shorter than the longest length, or the two read it as different tokens, and
     `UnsupportedError` for a class that cannot be read so far, or at all.
@@ -167,7 +169,7 @@ def evaluate(
         warnings = (*warnings, *_beyond(against, stops[-1], "against-beyond-reach"))
     for warning in warnings:
         talk(f"warning [{warning.code}] {warning.message}")
-    work = Work(pieces, stops, passkey, key_lengths, text, path, device, dtype, talk, CHUNK_TOKENS)
+    work = Work(pieces, stops, passkey, key_lengths, text, path, device, dtype, talk, CHUNK_TOKENS, max_memory)
     meter = Meter(progress, work.tokens * (1 if against is None else 2))
     own = measure(path, context, work, meter)
     other = None if against is None else measure(against, context_of(read_config(against)), work, meter)

@@ -11,7 +11,7 @@ import typer
 from ropetool.checkpoint.hub_id import Need
 from ropetool.cli.checkpoints import Named, local, parse_checkpoint
 from ropetool.cli.keeping import Out, check_out, keep
-from ropetool.cli.options import Checkpoint, Json, Quiet, parse_lengths
+from ropetool.cli.options import Checkpoint, Json, MaxMemoryOption, Quiet, parse_lengths
 from ropetool.cli.sink import Sink
 from ropetool.errors import UsageError
 from ropetool.models.options import Device, DType, PasskeyPlan
@@ -52,6 +52,7 @@ def evaluate(
     seed: Seed = None,
     device: Annotated[Device, typer.Option("--device", help="Where to run.")] = Device.AUTO,
     dtype: Annotated[DType | None, typer.Option("--dtype", help="What to compute in; by default as stored.")] = None,
+    max_memory: MaxMemoryOption = None,
     out: Out = None,
     json: Json = False,
     quiet: Quiet = False,
@@ -73,7 +74,7 @@ def evaluate(
     with sink.steps_progress("tokens") as progress:
         result = verb.evaluate(
             path, words, edges=edges, windows=windows, against=beside, passkey=plan, device=device, dtype=dtype,
-            progress=progress, talk=sink.talk,
+            max_memory=max_memory, progress=progress, talk=sink.talk,
         )  # fmt: skip
     result = replace(result, checkpoint=str(ckpt), against=str(against) if against else None)
     keep(out, jsons.evaluation(result))

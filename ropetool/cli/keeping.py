@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from ropetool.errors import OutputError
+from ropetool.models.ranks import rank
 
 Out = Annotated[Path | None, typer.Option("--out", metavar="FILE.json", help="Keep the result as JSON.")]
 
@@ -28,8 +29,8 @@ def check_out(out: Path | None, checkpoints: Iterable[Path]) -> None:
 
 
 def keep(out: Path | None, result: Mapping[str, Any]) -> None:
-    """Write the JSON form of a result, where a place for it was given."""
+    """Write the JSON form of a result, where a place for it was given; of several processes the first does."""
     from ropetool.views import jsons
 
-    if out is not None:
+    if out is not None and rank() == 0:
         out.write_text(jsons.dumps(result) + "\n", encoding="utf-8")

@@ -9,12 +9,12 @@ import typer
 
 from ropetool.checkpoint.hub_id import Need
 from ropetool.cli.checkpoints import Named, local, parse_checkpoint
+from ropetool.cli.keeping import Out, check_out, keep
 from ropetool.cli.options import Json, MaxMemoryOption, Quiet, TrustRemoteCode
 from ropetool.cli.served import ServedModel, ServedUrl, Timeout, pair_with, verify_served
 from ropetool.cli.sink import Sink
-from ropetool.errors import OutputError, UsageError
+from ropetool.errors import UsageError
 from ropetool.models.options import Device, DType
-from ropetool.models.ranks import rank
 
 First = Annotated[Named, typer.Argument(parser=parse_checkpoint, metavar="A", help="The source: a path or a Hub id.")]
 Second = Annotated[
@@ -47,7 +47,6 @@ Bases = Annotated[
         help="For adapters, twice: the bases of A and of B, to run them merged.",
     ),
 ]
-Out = Annotated[Path | None, typer.Option("--out", metavar="FILE.json", help="Keep the result as JSON.")]
 
 
 def verify(
@@ -79,8 +78,7 @@ def verify(
     from ropetool.views import jsons
 
     sink = Sink(json, quiet)
-    if out is not None:
-        _check_out(out, tuple(named.path for named in (a, b) if named))
+    check_out(out, [named.path for named in (a, b) if named])
     if served is not None:
         verify_served(
             a, served, sink, out, beside={"B": b, "--base": base, "--quick": quick}, model=model, timeout=timeout,
@@ -105,8 +103,7 @@ def verify(
                 max_memory=max_memory, bases=(bases[0], bases[1]) if bases else None,
                 talk=sink.talk, progress=progress, trust_remote_code=trust_remote_code,
             )  # fmt: skip
-    if out is not None and rank() == 0:
-        out.write_text(jsons.dumps(jsons.verification(result)) + "\n", encoding="utf-8")
+    keep(out, jsons.verification(result))
     sink.result("verification", result)
     if not result.passed:
         raise typer.Exit(1)
@@ -126,13 +123,3 @@ def _refuse_beside_quick(**options: object) -> None:
         raise UsageError(
             f"--quick runs nothing, so --{given.replace('_', '-')} has no meaning beside it; leave one of the two out"
         )
-
-
-def _check_out(out: Path, checkpoints: tuple[Path, ...]) -> None:
-    """The result must not land in a checkpoint: those are only read."""
-    for checkpoint in checkpoints:
-        directory = checkpoint if checkpoint.is_dir() else checkpoint.parent
-        if directory.resolve() in (out.resolve(), *out.resolve().parents):
-            raise OutputError(f"--out {out} lies inside the checkpoint {directory}; name a place outside it")
-    if not out.resolve().parent.is_dir():
-        raise OutputError(f"{out.resolve().parent}, where {out.name} would be, is not a directory")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,9 +15,10 @@ from ropetool.families.context import Context
 from ropetool.models.limits import table_tokens
 from ropetool.models.load import Runner, load_right, pick_device
 from ropetool.models.losses import Meter, first_choices, text_losses
-from ropetool.models.options import Device, DType, PasskeyPlan
+from ropetool.models.options import Device, DType, MaxMemory, PasskeyPlan
 from ropetool.models.passkey import documents, right
 from ropetool.models.room import give_back
+from ropetool.models.runner import silent
 from ropetool.models.trial import CHUNK_TOKENS, How, Passes, choose
 
 Talk = Callable[[str], None]
@@ -37,6 +39,7 @@ class Work:
     dtype: DType | None
     talk: Talk
     chunk_tokens: int = CHUNK_TOKENS
+    max_memory: MaxMemory | None = None
 
     @property
     def longest(self) -> int:
@@ -61,7 +64,10 @@ class Found:
 
 def measure(path: Path, context: Context, work: Work, meter: Meter) -> Found:
     """Load one model, let it do its work, and let go of it."""
-    runner = load(path, context, work.device, work.dtype)
+    # A class that is read whole computes all of its tokens at once.
+    tokens = work.longest if context.by_length else min(work.longest, work.chunk_tokens)
+    placement: dict[str, Any] = {"max_memory": work.max_memory, "tokens": tokens, "talk": work.talk}
+    runner = load(path, context, work.device, work.dtype, **placement)
     try:
         _check_can(runner, path, work)
         return _run(runner, context, work, meter)
@@ -134,7 +140,10 @@ def _check_can(runner: Runner, path: Path, work: Work) -> None:
         )
 
 
-def load(path: Path, context: Context, device: Device, dtype: DType | None) -> Runner:
+def load(
+    path: Path, context: Context, device: Device, dtype: DType | None, *, max_memory: MaxMemory | None = None,
+    tokens: int = CHUNK_TOKENS, talk: Talk = silent,
+) -> Runner:  # fmt: skip
     """The model, with the fastest attention of its class; but torch's fused one drops a soft cap silently."""
     attention = "eager" if context.soft_cap else None
-    return load_right(path, pick_device(device), dtype, attention)
+    return load_right(path, pick_device(device), dtype, attention, max_memory=max_memory, tokens=tokens, talk=talk)

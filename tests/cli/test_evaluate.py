@@ -118,3 +118,17 @@ def test_out_is_refused_where_it_would_harm_and_before_the_work(run, extended, t
         done = run("evaluate", extended, "--against", SOURCE, "--lengths", "256", "--out", out)
         assert (done.code, said in done.err) == (2, True), done.err
     assert snapshot(extended) == before
+
+
+def test_a_budget_of_memory_changes_no_loss(capsys):
+    """A budget that is too small is refused with the numbers; within one that is enough the figures are the same."""
+    from ropetool.cli.app import run
+
+    path = str(bundled(CHECKPOINT))
+    results = []
+    for more in ((), ("--max-memory", "8GB")):
+        assert run(["evaluate", path, "--lengths", "64,256", "--json", "--quiet", *more]) == 0
+        results.append(json.loads(capsys.readouterr().out)["lengths"])
+    assert results[0] == results[1]
+    assert run(["evaluate", path, "--lengths", "64", "--json", "--quiet", "--max-memory", "10MB"]) == 2
+    assert json.loads(capsys.readouterr().out)["error"]["code"] == "out-of-memory"
