@@ -27,7 +27,8 @@ AMPLE = {EACH: 1 << 50}
 # Beside the rows of `tiny`: tied tables, a scaled embedding, joined experts, one table of q, k and v, kinds of layers.
 # Llama 4 asks the embedding for its device; DBRX and LongCat take weights out of modules that they do not run.
 MORE = (
-    "gemma3_text", "mixtral", "qwen3_moe", "gpt_oss", "falcon", "llama4_text", "codegen", "zamba2", "dbrx", "longcat_flash",
+    "gemma3_text", "mixtral", "qwen3_moe", "gpt_oss", "falcon", "llama4_text", "codegen", "zamba2", "dbrx",
+    "longcat_flash",
 )  # fmt: skip
 
 
@@ -85,7 +86,7 @@ def test_what_has_room_is_in_memory(checkpoint, monkeypatch):
     model = load(path, CPU, DType.FLOAT32, max_memory=AMPLE).model
     resident = sum(p.nbytes for p in model.parameters() if p.dim() > 1 and not p.is_meta)
     assert away_names(model)
-    assert sum(sizes) // 2 - max(sizes) <= resident <= sum(sizes) // 2
+    assert sum(sizes) // 2 - 2 * max(sizes) <= resident <= sum(sizes) // 2  # accelerate sets one of the largest aside
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
