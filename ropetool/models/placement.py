@@ -8,6 +8,7 @@ weights others look into, so that they must not be away.
 from __future__ import annotations
 
 import copy
+import ctypes
 import gc
 import logging
 import shutil
@@ -75,7 +76,7 @@ def load_placed(
     checkpoint = open_checkpoint(path)
     _check_unquantised(checkpoint)
     logging.getLogger("accelerate.big_modeling").setLevel(logging.ERROR)  # it warns that what is away is away
-    gc.collect()  # a model with accelerate's hooks refers to itself, so the one before may still be there
+    _give_back()
     unfilled = _unfilled(kind, config, dtype)
     places = device_map_of(unfilled, checkpoint, device_map[""], max_memory, tokens)
     folder = Path(tempfile.mkdtemp(prefix="ropetool-"))
@@ -92,6 +93,13 @@ def load_placed(
     _read_what_is_taken(model)
     weakref.finalize(model, shutil.rmtree, folder, ignore_errors=True)
     return model
+
+
+def _give_back() -> None:
+    """Let go what a model before has left: accelerate's hooks make it refer to itself, and glibc keeps freed memory."""
+    gc.collect()
+    with suppress(OSError, AttributeError, TypeError):  # no glibc, no malloc_trim(3)
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _check_unquantised(checkpoint: Checkpoint) -> None:
@@ -144,9 +152,7 @@ def device_map_of(
     for place, room in rooms.items():
         if room < 0:
             raise _too_small(place, need, gpus.get(place, max_memory.get(CPU, max_memory.get(EACH, 0))))
-    # accelerate sets aside room for the largest of what it places as one; here that is counted already.
     whole = [*((model._no_split_modules or ()) if gpus else ()), *(type(m).__name__ for _, m, _ in _owners(model))]
-    rooms[next(iter(rooms))] += _largest(model, whole)
     return dict(infer_auto_device_map(model, max_memory=rooms, no_split_module_classes=whole))
 
 
@@ -256,11 +262,6 @@ def _activation_bytes(model: Any, tokens: int) -> int:
     return tokens * itemsize * (6 * vocabulary + 3 * heads * tokens + 4 * widest)
 
 
-def _largest(model: nn.Module, whole: list[str]) -> int:
-    """Bytes of the largest module that is placed as one."""
-    return max(sum(p.nbytes for p in m.parameters()) for m in model.modules() if type(m).__name__ in whole)
-
-
 def _hooks(model: nn.Module) -> Iterator[tuple[str, Any]]:
     """accelerate's hooks, by the path of the module."""
     for name, module in model.named_modules():
@@ -290,7 +291,7 @@ _ASKING = frozenset(("__get__", "__set__", "size", "dim", "numel", "stride", "el
 
 
 class _Read(TorchFunctionMode):
-    """Reads a weight that is away for a function that gets it: torch would compute with its shape alone, silently.
+    """Reads a weight that is away for a function that gets it: torch would compute with its shape, and say nothing.
 
     It happens where a class takes a weight out of a module without running that (LongcatFlashTopkRouter in
     modeling_longcat_flash.py, DbrxExperts in modeling_dbrx.py, transformers 5.24).

@@ -86,7 +86,7 @@ def test_what_has_room_is_in_memory(checkpoint, monkeypatch):
     model = load(path, CPU, DType.FLOAT32, max_memory=AMPLE).model
     resident = sum(p.nbytes for p in model.parameters() if p.dim() > 1 and not p.is_meta)
     assert away_names(model)
-    assert sum(sizes) // 2 - max(sizes) <= resident <= sum(sizes) // 2
+    assert sum(sizes) // 2 - 2 * max(sizes) <= resident <= sum(sizes) // 2  # accelerate sets one of the largest aside
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
