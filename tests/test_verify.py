@@ -562,3 +562,10 @@ def test_an_error_of_the_class_alone_is_raised(checkpoint, monkeypatch):
     monkeypatch.setattr(passes, "logits", fail)
     with pytest.raises(CheckpointError, match=r"cannot be run beside .*ZeroDivisionError: by a stranger's config"):
         verify.verify(checkpoint("llama"), checkpoint("llama"))
+
+
+@pytest.mark.parametrize("name", ["mixtral", "gpt_oss"])
+def test_joined_experts_run_in_float64(name, tmp_path):
+    """torch's kernel for them knows no float64; a doubt could not be settled otherwise."""
+    build(name).model.save_pretrained(tmp_path / name)
+    assert verify.verify(tmp_path / name, tmp_path / name, dtype=DType.FLOAT64).passed

@@ -128,12 +128,19 @@ def _model(
             path,
             dtype=torch_dtype(dtype) if dtype else "auto",
             attn_implementation=attention,
+            **_experts(kind, dtype),
             **_where(kind, path, device, options),
             **options,
         )
     if world_size() > 1:
         check_runs(model, device)
     return model.eval()
+
+
+def _experts(kind: Any, dtype: DType | None) -> dict[str, str]:
+    """Joined experts are multiplied by a kernel that knows no float64 (torch 2.13, ``_grouped_mm``): then one by one."""
+    chosen = dtype is DType.FLOAT64 and hasattr(kind, "get_correct_experts_implementation")  # transformers 5
+    return {"experts_implementation": "eager"} if chosen else {}
 
 
 def _where(kind: Any, path: Path, device: torch.device, options: Mapping[str, Any]) -> dict[str, Any]:
