@@ -148,8 +148,8 @@ def _values_check(a: Side, b: Side, moved: Mapping[str, Move]) -> Check:
     )
     name = next(faults, None)
     rows = sum(int(mask.sum()) for mask in fused.values() if mask is not None)
-    fused = f", and {rows} rows of v in fused ones," if rows else ""
-    fine = f"{len(whole)} attention tensors that do not turn{fused} are as they were"
+    others = f", and {rows} rows of v in fused ones," if rows else ""
+    fine = f"{len(whole)} attention tensors that do not turn{others} are as they were"
     return check_of("v-kept", Fault(f"{name}: its rows of v are others", name) if name else None, fine)
 
 

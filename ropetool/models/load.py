@@ -138,7 +138,7 @@ def _model(
 
 
 def _experts(kind: Any, dtype: DType | None) -> dict[str, str]:
-    """Joined experts are multiplied by a kernel that knows no float64 (torch 2.13, ``_grouped_mm``): then one by one."""
+    """Joined experts go through a kernel that knows no float64 (torch 2.13, ``_grouped_mm``): there, one by one."""
     chosen = dtype is DType.FLOAT64 and hasattr(kind, "get_correct_experts_implementation")  # transformers 5
     return {"experts_implementation": "eager"} if chosen else {}
 
