@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ropetool.families.file_checks import Side
 from ropetool.families.reading import Reading
+from ropetool.models.fallbacks import release
 from ropetool.models.load import Runner
 from ropetool.models.logits import on_disk
 from ropetool.models.properties import rotaries_of
@@ -103,6 +104,7 @@ def run_passes(
                     ran[step.role] = Ran(table_TV, sketches)
             look(side, runner, ran)
         del runner
+        release()
     return ran
 
 
