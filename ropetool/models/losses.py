@@ -10,9 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from ropetool.errors import UnsupportedError
+from ropetool.models.fallbacks import out_of_memory
 from ropetool.models.load import Runner
 from ropetool.models.loading import reason
-from ropetool.models.room import out_of_memory, with_room
+from ropetool.models.room import with_room
 from ropetool.models.stream import scores
 from ropetool.models.tables import stretch
 from ropetool.models.trial import How, Passes, check_numbers

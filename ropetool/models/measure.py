@@ -12,12 +12,12 @@ from torch import Tensor
 
 from ropetool.errors import UnsupportedError, UsageError
 from ropetool.families.context import Context
+from ropetool.models.fallbacks import release
 from ropetool.models.limits import table_tokens
 from ropetool.models.load import Runner, load_right, pick_device
 from ropetool.models.losses import Meter, first_choices, text_losses
 from ropetool.models.options import Device, DType, MaxMemory, PasskeyPlan
 from ropetool.models.passkey import documents, right
-from ropetool.models.room import give_back
 from ropetool.models.runner import silent
 from ropetool.models.trial import CHUNK_TOKENS, How, Passes, choose
 
@@ -73,7 +73,7 @@ def measure(path: Path, context: Context, work: Work, meter: Meter) -> Found:
         return _run(runner, context, work, meter)
     finally:
         del runner
-        give_back()
+        release()
 
 
 def _run(runner: Runner, context: Context, work: Work, meter: Meter) -> Found:

@@ -8,8 +8,6 @@ weights others look into, so that they must not be away.
 from __future__ import annotations
 
 import copy
-import ctypes
-import gc
 import logging
 import shutil
 import tempfile
@@ -32,6 +30,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from ropetool.checkpoint.folder import Checkpoint, check_space, open_checkpoint
 from ropetool.errors import DeviceMemoryError, UnsupportedError, UsageError
+from ropetool.models.fallbacks import release
 from ropetool.models.loading import load_checked
 from ropetool.models.options import EACH, MaxMemory
 from ropetool.models.tables import table_modules
@@ -76,7 +75,7 @@ def load_placed(
     checkpoint = open_checkpoint(path)
     _check_unquantised(checkpoint)
     logging.getLogger("accelerate.big_modeling").setLevel(logging.ERROR)  # it warns that what is away is away
-    _give_back()
+    release()  # what a model before has left
     unfilled = _unfilled(kind, config, dtype)
     places = device_map_of(unfilled, checkpoint, device_map[""], max_memory, tokens)
     folder = Path(tempfile.mkdtemp(prefix="ropetool-"))
@@ -93,13 +92,6 @@ def load_placed(
     _read_what_is_taken(model)
     weakref.finalize(model, shutil.rmtree, folder, ignore_errors=True)
     return model
-
-
-def _give_back() -> None:
-    """Let go what a model before has left: accelerate's hooks make it refer to itself, and glibc keeps freed memory."""
-    gc.collect()
-    with suppress(OSError, AttributeError, TypeError):  # no glibc, no malloc_trim(3)
-        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _check_unquantised(checkpoint: Checkpoint) -> None:

@@ -1,33 +1,16 @@
-"""Memory that runs out: tell it from other faults, and go on with half the chunk."""
+"""Memory that runs out while a text is read: go on with half the chunk."""
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable
 from typing import TypeVar
 
-import torch
-
 from ropetool.errors import UnsupportedError
+from ropetool.models.fallbacks import out_of_memory, release
 
 FEWEST_TOKENS = 16
-_SAID = ("out of memory", "not enough memory", "can't allocate memory", "cannot allocate memory")
 
 Result = TypeVar("Result")
-
-
-def out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that there was no room: CUDA's own class, and what the CPU's and MPS's allocators raise."""
-    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
-        return True
-    return isinstance(error, RuntimeError) and any(said in str(error).lower() for said in _SAID)
-
-
-def give_back() -> None:
-    """Return what no tensor holds any more."""
-    gc.collect()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
 
 
 def with_room(
@@ -43,7 +26,7 @@ def with_room(
         except (RuntimeError, MemoryError) as error:
             if not out_of_memory(error):
                 raise
-        give_back()
+        release()
         if chunk_tokens <= FEWEST_TOKENS:
             raise UnsupportedError(
                 f"out of memory: {what} finds no room even in chunks of {chunk_tokens} tokens; take shorter --lengths, "

@@ -21,9 +21,9 @@ import torch
 from torch import Tensor
 
 from ropetool.errors import CheckpointError
+from ropetool.models.fallbacks import out_of_memory
 from ropetool.models.load import Runner
 from ropetool.models.loading import reason
-from ropetool.models.room import out_of_memory
 from ropetool.models.steps import layers_of
 from ropetool.models.stream import NoCacheError, Way, scores
 from ropetool.models.tables import FOLLOW_THE_LENGTH, stretch, table_modules

@@ -7,9 +7,10 @@ import torch
 
 from ropetool.errors import UnsupportedError
 from ropetool.models import stream
+from ropetool.models.fallbacks import out_of_memory
 from ropetool.models.load import Runner
 from ropetool.models.losses import Meter, text_losses
-from ropetool.models.room import FEWEST_TOKENS, out_of_memory
+from ropetool.models.room import FEWEST_TOKENS
 from ropetool.models.trial import How, Passes, choose
 from tests.models.test_trial import extended, plain_losses, runner_of, some_ids
 
