@@ -17,6 +17,7 @@ from ropetool.families.adapter_checks import adapter_checks, read_pair
 from ropetool.families.cannot import CACHED, RELATIVE
 from ropetool.families.config_difference import block_fault, config_differences
 from ropetool.families.file_checks import Side, file_checks, form_fault
+from ropetool.families.form_checks import type_fault
 from ropetool.families.lengths import OTHER_LENGTH_KEYS
 from ropetool.families.lineage import extension_fault
 from ropetool.families.verdict import Check, Fault, Verification, check_of, without_forward_pass
@@ -237,6 +238,7 @@ def _relation_of(a: Any, b: Any) -> str:
 
 def _config_checks(a: Side, b: Side, fault: Fault | None) -> Iterator[Check]:
     """Everything in the configs but what the relation is about is the same; an extension is one of the first."""
+    fault = fault or type_fault(a.checkpoint.config, b.checkpoint.config)
     yield check_of("configs", fault, "the configs mean the same but for what verify is about")
     if _relation(a, b) == "extended":
         detail = "the second config is an extension of the first: same base and trained length underneath"

@@ -71,6 +71,24 @@ def checkpoint_directory(path: Path) -> Path:
     return path
 
 
+@contextmanager
+def as_directory(path: Path) -> Iterator[Path]:
+    """Within, a directory in which every loader finds the weights of the checkpoint at ``path``, and no others.
+
+    For one file among others that is a temporary one of links: to that file, and to what is no weights.
+    """
+    directory = checkpoint_directory(path)
+    if path.is_dir() or (path.name == SINGLE and not (directory / INDEX).exists()):
+        yield directory
+        return
+    with tempfile.TemporaryDirectory(prefix="ropetool-") as links:
+        for file in directory.iterdir():
+            if file.is_file() and file.suffix not in (".safetensors", ".bin", ".pth") and file.name != INDEX:
+                (Path(links) / file.name).symlink_to(file.resolve())
+        (Path(links) / SINGLE).symlink_to(path.resolve())
+        yield Path(links)
+
+
 def read_config(path: Path) -> dict[str, Any]:
     """The config.json of the checkpoint at ``path``, without the guard if it has one."""
     return unguarded(_raw_config(path))

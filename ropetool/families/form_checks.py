@@ -26,6 +26,19 @@ def tensor_fault(a: Mapping[str, Tensor], b: Mapping[str, Tensor], what: str = "
     return None
 
 
+def type_fault(a: Mapping[str, Any], b: Mapping[str, Any]) -> Fault | None:
+    """Whether two whole configs name another number type: whoever loads by them rounds the same bytes otherwise.
+
+    ``torch_dtype`` is what transformers 4 calls it. A config that names none leaves it to the weights.
+    """
+    one, other = (str(c.get("dtype") or c.get("torch_dtype") or "").removeprefix("torch.") for c in (a, b))
+    if not (one and other) or one == other:
+        return None
+    return Fault(
+        f"dtype is {one} in one and {other} in the other, so the class loads the same bytes otherwise", "dtype"
+    )
+
+
 def geometry_fault(a: Reading, b: Reading) -> Fault | None:
     """The first key by which the rows fall into other heads, or other layers turn."""
     return next(chain(_widths(a, b), _layers(a, b)), None)

@@ -16,7 +16,14 @@ from safetensors import safe_open
 from torch import Tensor
 
 from ropetool.checkpoint.config import marker, with_marker
-from ropetool.checkpoint.folder import Checkpoint, checkpoint_directory, open_checkpoint, read_config
+from ropetool.checkpoint.folder import (
+    ADAPTER_CONFIG,
+    Checkpoint,
+    as_directory,
+    checkpoint_directory,
+    open_checkpoint,
+    read_config,
+)
 from ropetool.engines.writing import without_engine
 from ropetool.errors import CheckpointError, UnsupportedError, UsageError
 from ropetool.families.plan import plan_conversion
@@ -65,7 +72,7 @@ def load_as(kind: Any, path: Path, *, trust_remote_code: bool = False, **options
     marked = marker(config).get("pairing")
     reading = understand(path, config, trust_remote_code=trust_remote_code) if marked else None
     if reading is None or stock_is_right(reading):
-        return load_checked(kind, directory, **options)
+        return load_checked(kind, path, **options)
     checkpoint = open_checkpoint(path)
     own = trust_remote_code and has_model(config.get("auto_map"))
     unread = own and all(witness.source != "code" for witness in reading.evidence)
@@ -100,8 +107,20 @@ def load_checked(kind: Any, path: Path, **options: Any) -> Any:
 
     Raises `CheckpointError` where it fails, or finds a weight missing or of another shape: it would be random.
     """
+    if "state_dict" in options:
+        return _checked(kind, None, path, **options)
+    if (checkpoint_directory(path) / ADAPTER_CONFIG).is_file():
+        raise CheckpointError(
+            f"an adapter lies among the weights of {path} ({ADAPTER_CONFIG}), and transformers adds it to the model "
+            f"where PEFT is installed; move it to a directory of its own, or merge it, to say which model is meant",
+            path=str(path),
+        )
+    with as_directory(path) as directory:
+        return _checked(kind, directory, path, **options)
+
+
+def _checked(kind: Any, place: Path | None, path: Path, **options: Any) -> Any:
     try:
-        place = None if "state_dict" in options else path
         model, info = kind.from_pretrained(place, local_files_only=True, output_loading_info=True, **options)
     except Exception as error:  # a stranger's config can make transformers raise anything
         raise CheckpointError(f"transformers cannot load {path}: {reason(error)}", path=str(path)) from error

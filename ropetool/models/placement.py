@@ -74,6 +74,8 @@ def load_placed(
     """
     checkpoint = open_checkpoint(path)
     _check_unquantised(checkpoint)
+    if not path.is_dir():
+        raise UnsupportedError(f"{path} is one file; under --max-memory give the directory that it makes a model of")
     logging.getLogger("accelerate.big_modeling").setLevel(logging.ERROR)  # it warns that what is away is away
     release()  # what a model before has left
     unfilled = _unfilled(kind, config, dtype)
