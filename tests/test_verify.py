@@ -600,7 +600,9 @@ def test_an_adapter_among_the_weights_is_not_added_in_silence(checkpoint, own):
     tiny.edit_json(other / "config.json")
     (other / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "base_model_name_or_path": "x"}))
     save_file({"a.lora_A.weight": torch.ones(2, 2)}, other / "adapter_model.safetensors")
-    for pair in ((source, other), (other, other)):
+    assert verify.verify(source, other, quick=True).culprit.where == "adapter_config.json"
+    assert verify.verify(source, other).culprit.where == "adapter_config.json"
+    for pair in ((other, other), (other, source)):
         with pytest.raises(CheckpointError, match=r"an adapter lies among the weights .*adapter_config\.json"):
             verify.verify(*pair)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ropetool.checkpoint.adapter import ADAPTER_SINGLE
 from ropetool.checkpoint.compare import same_bytes, same_form
-from ropetool.checkpoint.folder import Checkpoint
+from ropetool.checkpoint.folder import ADAPTER_CONFIG, Checkpoint
 from ropetool.checkpoint.shards import Shard, read_shard
 from ropetool.errors import ShardError
 from ropetool.families.verdict import Check, Fault, check_of
@@ -61,7 +61,13 @@ def _in_strays(a: Checkpoint, b: Checkpoint) -> Iterator[Fault]:
 
 
 def others_check(a: Checkpoint, b: Checkpoint, *, moved: bool) -> Check:
-    """No weights in another format lie beside those of ``b`` that they are not the same as."""
+    """No weights in another format, and no adapter, lie beside those of ``b`` that the first has not, too."""
+    adapter = next((f for f in (b.directory / ADAPTER_CONFIG,) if f.is_file() and not _in_both(a, f)), None)
+    if adapter is not None:
+        said = (
+            f"{adapter.name} lies among the weights, and the first has not it: transformers with PEFT adds the adapter"
+        )
+        return check_of("other-weights", Fault(said, adapter.name), "")
     found = sorted(file for file in b.directory.iterdir() if WHOLE_MODEL.match(file.name))
     stale = next((file for file in found if moved or not _in_both(a, file)), None)
     fault = None
