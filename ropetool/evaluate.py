@@ -224,7 +224,10 @@ def _wanted_edges(path: Path, edges: Sequence[int] | None, tokens: int) -> tuple
 def _with_short(wanted: tuple[int, ...], context: Context) -> tuple[int, ...]:
     """With a bin for short context in front, where the first one goes beyond what is short."""
     short = min(SHORT_TOKENS, context.trained or SHORT_TOKENS)
-    return (short, *wanted) if 2 <= short < wanted[0] else wanted
+    first = (short,) if 2 <= short < wanted[0] else ()
+    # A method that follows the length is read at each length: short context and the trained length are read there too.
+    trained = (context.trained,) if context.by_length and context.trained and context.trained < wanted[-1] else ()
+    return tuple(sorted({*first, *trained, *wanted}))
 
 
 def _beyond(path: Path, longest: int, code: str) -> tuple[Warn, ...]:

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from ropetool.checkpoint.adapter import is_adapter
 from ropetool.checkpoint.folder import CONFIG, open_checkpoint
+from ropetool.checkpoint.pickled import pickled_files
 from ropetool.engines.writing import LAYOUT_KEYS
 from ropetool.errors import CheckpointError, RopetoolError, UnsupportedError, UsageError
 from ropetool.families.adapter_checks import adapter_checks, read_pair
 from ropetool.families.cannot import CACHED, RELATIVE
 from ropetool.families.config_difference import block_fault, config_differences
 from ropetool.families.file_checks import Side, file_checks, form_fault
-from ropetool.families.form_checks import type_fault
+from ropetool.families.form_checks import loading_fault
 from ropetool.families.lengths import OTHER_LENGTH_KEYS
 from ropetool.families.lineage import extension_fault
 from ropetool.families.verdict import Check, Fault, Verification, check_of, without_forward_pass
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from ropetool.models.logits import Difference, Tolerance
     from ropetool.models.passes import Pass, Ran, Role
     from ropetool.models.run import Runner
 
@@ -101,6 +101,9 @@ def verify(
         checks = tuple(adapter_checks(*adapters))
         if bases is None:
             return without_forward_pass(adapters[1].pairing, _relation_of(*adapters), checks, ADAPTERS)
+        if not all(check.passed for check in checks):
+            why = "the adapters differ as files, and were not merged"
+            return without_forward_pass(adapters[1].pairing, _relation_of(*adapters), checks, why)
         talk("merging each adapter into its base")
         with merged(first, bases[0]) as one, merged(second, bases[1]) as other:
             return _verify(_side(one, trust_remote_code), _side(other, trust_remote_code), ways, files=checks)
@@ -113,6 +116,9 @@ def verify_files(
 
     Raises as `verify` does.
     """
+    pickled = next((path for path in (a, b) if pickled_files(path)), None)
+    if pickled is not None:
+        raise UnsupportedError(f"{pickled} is pickled, and --quick reads safetensors alone; leave out --quick")
     if is_adapter(a) or is_adapter(b):
         adapters = read_pair((a, b), None)
         checks = [*adapter_checks(*adapters)]
@@ -171,6 +177,7 @@ def _only_rounding_is_in_doubt(result: Verification) -> bool:
 
 
 def _by_running(a: Side, b: Side, ways: Ways, dtype: DType, checks: Sequence[Check]) -> Verification:
+    from ropetool.models.logit_checks import control_check, finite_check, logit_checks, stock_checks
     from ropetool.models.logits import compare_logits, derived_tolerance, spread
     from ropetool.models.passes import Role
     from ropetool.models.sketches import first_apart
@@ -190,10 +197,11 @@ def _by_running(a: Side, b: Side, ways: Ways, dtype: DType, checks: Sequence[Che
     control_fails = not control.max_abs_diff <= allowed.control
     checks = (
         *checks,
+        finite_check(apart, parting),
         *looked,
-        *_logit_checks(apart, allowed, len(ids), parting),
-        *_stock_checks(a, b, stock, allowed),
-        _control_check(control, allowed, b, control_fails, proven),
+        *logit_checks(apart, allowed, len(ids), parting),
+        *stock_checks(a, b, stock, allowed),
+        control_check(control, allowed, b, dtype, fails=control_fails, proven=proven),
     )
     return Verification(
         passed=all(check.passed for check in checks),
@@ -238,7 +246,7 @@ def _relation_of(a: Any, b: Any) -> str:
 
 def _config_checks(a: Side, b: Side, fault: Fault | None) -> Iterator[Check]:
     """Everything in the configs but what the relation is about is the same; an extension is one of the first."""
-    fault = fault or type_fault(a.checkpoint.config, b.checkpoint.config)
+    fault = fault or loading_fault(a.checkpoint.config, b.checkpoint.config)
     yield check_of("configs", fault, "the configs mean the same but for what verify is about")
     if _relation(a, b) == "extended":
         detail = "the second config is an extension of the first: same base and trained length underneath"
@@ -335,41 +343,3 @@ def _count(passes: Sequence[Pass]) -> int:
     from ropetool.models.property_checks import PROPERTY_PASSES
 
     return len(passes) + 2 * len({id(step.side) for step in passes if step.layout}) + PROPERTY_PASSES
-
-
-def _logit_checks(apart: Difference, allowed: Tolerance, tokens: int, parting: str | None) -> Iterator[Check]:
-    """``parting`` is the first layer after which the two are no longer the same."""
-    if apart.finite:
-        yield Check("logits-finite", True, "all logits are finite")
-    else:
-        yield Check("logits-finite", False, f"a logit is not finite; it begins at {parting or 'the head'}", parting)
-    detail = f"over {tokens} positions the largest difference is {apart.max_abs_diff:.2e}"
-    detail = f"{detail}; {allowed.allowed:.2e} is allowed: {allowed.reason}"
-    if apart.max_abs_diff <= allowed.allowed:
-        yield Check("logits", True, detail)
-        return
-    wrong = next((b for b in apart.by_position if not b["max_abs_diff"] <= allowed.allowed), apart.by_position[0])
-    where = parting or f"positions {wrong['from']}-{wrong['to']}"
-    yield Check("logits", False, f"{detail}; they part at {where}", where)
-
-
-def _stock_checks(a: Side, b: Side, apart: Difference | None, allowed: Tolerance) -> Iterator[Check]:
-    """The second as plain transformers runs it: for a checkpoint that was written for a twin of the first's class."""
-    if apart is not None:
-        types = f"the stock class of {a.reading.model_type} and that of {b.reading.model_type}"
-        detail = f"{types} are {apart.max_abs_diff:.2e} apart"
-        yield Check("stock-classes", apart.max_abs_diff <= allowed.allowed, detail)
-
-
-def _control_check(control: Difference, allowed: Tolerance, b: Side, fails: bool, proven: bool) -> Check:
-    """The layout that the weights do not have must miss by a wide margin, or equal logits prove nothing.
-
-    Two checkpoints that are the same file for file and key for key need no such proof.
-    """
-    detail = f"the same weights as {b.reading.pairing.other.value} are {control.max_abs_diff:.2e} apart"
-    if fails:
-        return Check("control", True, f"{detail}; more than {allowed.control:.1e} is needed")
-    if proven:
-        return Check("control", True, f"{detail}: too little to prove anything, but every byte is the same")
-    advice = "so equal logits prove nothing here; use more tokens, or a model whose positions matter"
-    return Check("control", False, f"{detail}, where more than {allowed.control:.1e} is needed, {advice}")

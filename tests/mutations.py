@@ -360,6 +360,8 @@ EXTENSIONS = (
     extended("linear-factor-of-another-length", "llama-linear", "linear", "factor", block(factor=2.0)),
     extended("linear-base-other", "llama", "linear", "rope_theta", block(rope_theta=20000.0)),
     extended("linear-length-not-raised", ("llama", "qwen3"), "linear", LENGTH, config(max_position_embeddings=64)),
+    Mutation("attention-factor-lost-by-mscale", ("llama", "qwen3"), "yarn",
+             both(config("ropetool"), block(mscale=1.0, mscale_all_dim=1.0)), EXTENSION, r".*mscale"),
     extended("linear-block-lost", "llama", "linear", "rope_type", LOST),
     extended("local-layers-scaled-too", "gemma3_text", "linear", r"rope_parameters\.sliding_attention\.rope_type",
              LOCAL_TOO),

@@ -617,3 +617,33 @@ def test_a_type_to_load_in_that_is_another_fails(key, checkpoint, own):
         assert (found.name, found.where) == ("configs", "dtype")
         assert "float32" in found.detail
         assert "bfloat16" in found.detail
+
+
+def test_attention_that_looks_ahead_cannot_be_decoded_with_a_cache(tmp_path):
+    """Identical files pass, and the line says why (EmbeddingGemma, gte-Qwen2)."""
+    build("gemma3_text", use_bidirectional_attention=True).model.save_pretrained(tmp_path / "a")
+    result = verify.verify(tmp_path / "a", tmp_path / "a")
+    assert result.passed, result.culprit
+    (cached,) = (check for check in result.checks if check.name == "cached-decoding")
+    assert "cannot, by the class: it looks ahead" in cached.detail
+
+
+OTHER_CLASSES = {
+    "architectures": {"architectures": ["LlamaModel"]},
+    "auto_map": {"auto_map": {"AutoModelForCausalLM": "modeling_x.X"}},
+}
+
+
+@pytest.mark.parametrize("key", OTHER_CLASSES)
+def test_a_config_that_has_another_class_loaded_fails(key, checkpoint, own):
+    other = own("llama")
+    tiny.edit_json(other / "config.json", **OTHER_CLASSES[key])
+    assert verify.verify(checkpoint("llama"), other, quick=True).culprit.where == key
+
+
+def test_what_is_not_a_number_is_told_first(own, checkpoint):
+    other = own("llama")
+    rewrite(other, lambda tensors: tensors["model.layers.1.mlp.up_proj.weight"].fill_(float("nan")))
+    result = verify.verify(other, other)
+    assert result.culprit.name == "logits-finite"
+    assert result.culprit.where == "model.layers.1"

@@ -11,7 +11,7 @@ import typer
 from ropetool.checkpoint.hub_id import Need
 from ropetool.cli.checkpoints import Named, local, parse_checkpoint
 from ropetool.cli.keeping import Out, check_out, keep
-from ropetool.cli.options import Checkpoint, Json, MaxMemoryOption, Quiet, parse_lengths
+from ropetool.cli.options import Checkpoint, Json, MaxMemoryOption, Quiet, parse_lengths, read_text
 from ropetool.cli.sink import Sink
 from ropetool.errors import UsageError
 from ropetool.models.options import Device, DType, PasskeyPlan
@@ -68,8 +68,8 @@ def evaluate(
     sink = Sink(json, quiet)
     check_out(out, [named.path for named in (ckpt, against) if named])
     plan = _plan(passkey, depths, trials, seed)
-    edges = parse_lengths(lengths) if lengths else None
-    words = (text or bundled(TEXT)).read_text(encoding="utf-8", errors="replace")
+    edges = parse_lengths(lengths) if lengths is not None else None
+    words = read_text(text or bundled(TEXT))
     path, beside = local(ckpt, Need.WEIGHTS, sink), local(against, Need.WEIGHTS, sink) if against else None
     with sink.steps_progress("tokens") as progress:
         result = verb.evaluate(
@@ -77,8 +77,8 @@ def evaluate(
             max_memory=max_memory, progress=progress, talk=sink.talk,
         )  # fmt: skip
     result = replace(result, checkpoint=str(ckpt), against=str(against) if against else None)
-    keep(out, jsons.evaluation(result))
     sink.result("evaluation", result)
+    keep(out, jsons.evaluation(result))
 
 
 def _plan(passkey: bool, depths: str | None, trials: int | None, seed: int | None) -> PasskeyPlan | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -19,6 +20,8 @@ def check_out(out: Path | None, checkpoints: Iterable[Path]) -> None:
     if out is None:
         return
     for checkpoint in checkpoints:
+        if not checkpoint.exists():
+            continue  # whoever opens it says so
         directory = checkpoint if checkpoint.is_dir() else checkpoint.parent
         if directory.resolve() in (out.resolve(), *out.resolve().parents):
             raise OutputError(f"--out {out} lies inside the checkpoint {directory}; name a place outside it")
@@ -33,4 +36,8 @@ def keep(out: Path | None, result: Mapping[str, Any]) -> None:
     from ropetool.views import jsons
 
     if out is not None and rank() == 0:
-        out.write_text(jsons.dumps(result) + "\n", encoding="utf-8")
+        try:
+            out.write_text(jsons.dumps(result) + "\n", encoding="utf-8")
+        except OSError as error:  # the result itself is not lost: it is printed before
+            sys.stderr.write(f"error: --out {out} cannot be written: {error.strerror}\n")
+            raise typer.Exit(2) from error

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from ropetool.cli.checkpoints import Named, parse_checkpoint
+from ropetool.errors import UsageError
 from ropetool.models.options import EACH
 
 _LENGTH = re.compile(r"(\d+(?:\.\d+)?)([kKmM]?)", re.ASCII)
@@ -82,3 +83,13 @@ Base = Annotated[
         "--base", parser=parse_checkpoint, metavar="CKPT", help="The base model of an adapter that does not name it."
     ),
 ]
+
+
+def read_text(path: Path) -> str:
+    """A text file; raises `UsageError` where it is not UTF-8: what cannot be read is not to be measured."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise UsageError(
+            f"--text {path} is not UTF-8 (byte {error.start} is {error.object[error.start]:#04x}); convert it first"
+        ) from error

@@ -11,6 +11,7 @@ import typer
 
 from ropetool.checkpoint.hub_id import Need
 from ropetool.cli.checkpoints import Named, local
+from ropetool.cli.options import read_text
 from ropetool.cli.sink import Sink
 from ropetool.engines.client import KEY_VARIABLE
 from ropetool.errors import UsageError
@@ -59,7 +60,7 @@ def verify_served(
         if given:
             raise UsageError(f"--served compares one checkpoint with a server; leave out {name}")
     path = local(checkpoint, Need.WEIGHTS, sink)
-    words = text.read_text(encoding="utf-8", errors="replace") if text else None
+    words = read_text(text) if text else None
     with sink.others_output():
         result = verb.verify_served(
             path, url, text=words, dtype=dtype or DType.FLOAT32, timeout_s=timeout or verb.DEFAULT_TIMEOUT_S,

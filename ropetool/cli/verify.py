@@ -10,7 +10,7 @@ import typer
 from ropetool.checkpoint.hub_id import Need
 from ropetool.cli.checkpoints import Named, local, parse_checkpoint
 from ropetool.cli.keeping import Out, check_out, keep
-from ropetool.cli.options import Json, MaxMemoryOption, Quiet, TrustRemoteCode
+from ropetool.cli.options import Json, MaxMemoryOption, Quiet, TrustRemoteCode, read_text
 from ropetool.cli.served import ServedModel, ServedUrl, Timeout, pair_with, verify_served
 from ropetool.cli.sink import Sink
 from ropetool.errors import UsageError
@@ -89,7 +89,7 @@ def verify(
     pair = pair_with(a, b, model=model, timeout=timeout)
     _check_bases(base or [], max_memory)
     first, second, *bases = (local(named, Need.WEIGHTS, sink) for named in (*pair, *(base or ())))
-    words = text.read_text(encoding="utf-8", errors="replace") if text else None
+    words = read_text(text) if text else None
     if quick:
         _refuse_beside_quick(
             max_memory=max_memory, tokens=tokens, text=text, dtype=dtype, tolerance=tolerance, base=base
@@ -103,8 +103,8 @@ def verify(
                 max_memory=max_memory, bases=(bases[0], bases[1]) if bases else None,
                 talk=sink.talk, progress=progress, trust_remote_code=trust_remote_code,
             )  # fmt: skip
-    keep(out, jsons.verification(result))
     sink.result("verification", result)
+    keep(out, jsons.verification(result))
     if not result.passed:
         raise typer.Exit(1)
 

@@ -84,6 +84,11 @@ def saved_frequency_fault(a: Checkpoint, b: Checkpoint, one: Reading, other: Rea
     return None
 
 
+def rounded_tables(checkpoint: Checkpoint, reading: Reading) -> Iterator[str]:
+    """Each saved table that is rounded to 16 bits, in a sentence."""
+    return (said for _, (how, said) in _faults(checkpoint, reading, read_floats) if how is How.ROUNDED)
+
+
 def of_text(checkpoint: Checkpoint, reading: Reading) -> Iterator[tuple[Shard, Tensor]]:
     """The saved tables that the config speaks of: those of the text part, in a float dtype."""
     for shard, tensor in saved_frequencies(checkpoint):

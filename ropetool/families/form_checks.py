@@ -26,11 +26,16 @@ def tensor_fault(a: Mapping[str, Tensor], b: Mapping[str, Tensor], what: str = "
     return None
 
 
-def type_fault(a: Mapping[str, Any], b: Mapping[str, Any]) -> Fault | None:
-    """Whether two whole configs name another number type: whoever loads by them rounds the same bytes otherwise.
+def loading_fault(a: Mapping[str, Any], b: Mapping[str, Any]) -> Fault | None:
+    """Whether two whole configs of one type have it loaded by another class, by code, or in another number type.
 
-    ``torch_dtype`` is what transformers 4 calls it. A config that names none leaves it to the weights.
+    ``torch_dtype`` is what transformers 4 calls it. A config that names no class or type leaves it to the loader.
     """
+    for key in ("architectures", "auto_map"):
+        ours, theirs = a.get(key), b.get(key)
+        lost = key == "architectures" and not (ours and theirs)
+        if a.get("model_type") == b.get("model_type") and ours != theirs and not lost:
+            return Fault(f"{key} is {ours!r} in one and {theirs!r} in the other, so they load as other classes", key)
     one, other = (str(c.get("dtype") or c.get("torch_dtype") or "").removeprefix("torch.") for c in (a, b))
     if not (one and other) or one == other:
         return None

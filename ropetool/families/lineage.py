@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, fields, replace
 from typing import Any
 
 from ropetool.families.methods import Method
@@ -263,6 +263,14 @@ def _attention_fault(a: Reading, b: Reading) -> Iterator[Fault]:
     ours, theirs = _scaling(a), _scaling(b)
     if not isinstance(theirs, (Yarn, LongRope)):
         return
+    if isinstance(theirs, Yarn) and not (isinstance(ours, Yarn) or b.extension or b.geometry.latent_dim):
+        plain = replace(theirs, mscale=None, mscale_all_dim=None).attention_factor
+        if not math.isclose(plain, theirs.attention_factor, rel_tol=WRITTEN):
+            said = (
+                f"mscale makes the attention factor {theirs.attention_factor:.6g}, where the factor {theirs.factor:g} "
+            )
+            yield _at(a, b, "mscale", f"{said}gives {plain:.6g}; only latent attention makes up for that elsewhere")
+            return
     factor, given = theirs.explicit_attention_factor, _given(b).get(ATTENTION)
     derived = derived_attention_factor(theirs)
     kept = getattr(ours, "explicit_attention_factor", None) if _keeps_factor(ours, theirs) else None

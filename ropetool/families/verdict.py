@@ -62,7 +62,7 @@ class Verification:
 
 def without_forward_pass(pairing: Pairing, relation: str, checks: tuple[Check, ...], why: str) -> Verification:
     """The verdict by files alone, and ``why`` nothing was run."""
-    control = {"layout": pairing.other.value, "max_abs_diff": math.nan, "failed_as_it_must": False}
+    control = {"layout": pairing.other.value, "max_abs_diff": math.nan, "failed_as_it_must": None}
     passed, unknown = all(check.passed for check in checks), math.nan
     return Verification(
         passed, relation, "none", "none", 0, unknown, unknown, unknown, unknown, unknown, f"nothing was run: {why}", (),

@@ -134,6 +134,7 @@ def _model(
         )
     if world_size() > 1:
         check_runs(model, device)
+    model.config.return_dict = True
     return model.eval()
 
 

@@ -14,6 +14,7 @@ import torch
 from ropetool.checkpoint.folder import CONFIG, Checkpoint, check_space, copy_side_files, open_checkpoint, side_files
 from ropetool.checkpoint.shards import copy_file
 from ropetool.errors import CheckpointError, UnsupportedError
+from ropetool.models.loading import reason
 from ropetool.models.options import DType
 from ropetool.models.run import load
 
@@ -44,8 +45,8 @@ def merged(adapter: Path, base: Path) -> Iterator[Path]:
                 warnings.simplefilter("ignore")
                 model = peft.PeftModel.from_pretrained(model, adapter).merge_and_unload()
         except Exception as error:  # a stranger's adapter can make PEFT raise anything
-            first = next(iter(str(error).splitlines()), type(error).__name__)
-            raise CheckpointError(f"PEFT cannot merge {adapter} into {base}: {first}", path=str(adapter)) from error
+            said = f"PEFT cannot merge {adapter} into {base}: {reason(error)}"
+            raise CheckpointError(said, path=str(adapter)) from error
         model.save_pretrained(place)
         _as_the_base(whole, place)
         yield place

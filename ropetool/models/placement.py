@@ -153,6 +153,9 @@ def device_map_of(
 def _gpus(device: torch.device, max_memory: MaxMemory) -> dict[Place, int]:
     """The budget of each GPU, that which computes what lies in no GPU first."""
     if device.type == CPU:
+        gpu = next((number for number in max_memory if isinstance(number, int)), None)
+        if gpu is not None:
+            raise UsageError(f"--max-memory names GPU {gpu}, and the model runs on the CPU; give SIZE or cpu=SIZE")
         return {}
     if device.type != "cuda":
         return {device.type: max_memory.get(EACH, max_memory.get(0, 0))}
@@ -185,13 +188,13 @@ def _too_small(place: Place, need: Need, budget: int) -> DeviceMemoryError:
     return DeviceMemoryError(
         f"--max-memory {_gb(budget)} for {place} is too small: {resident}{_gb(need.weights)} for the largest weights "
         f"that are read at once ({need.largest}) and {_gb(need.activations)} for what a pass computes are needed at "
-        f"least; give {_gb(need.at(place))} or more, or fewer --tokens",
+        f"least; give {_gb(need.at(place))} or more, or fewer tokens",
         device=str(place), given_bytes=budget, needed_bytes=need.at(place),
     )  # fmt: skip
 
 
 def _gb(size_bytes: int) -> str:
-    return f"{size_bytes / 1e9:.2f} GB"
+    return f"{size_bytes / 1e9:.2f} GB" if size_bytes >= 1e8 else f"{size_bytes / 1e6:.3g} MB"
 
 
 def _owners(model: nn.Module) -> Iterator[tuple[str, nn.Module, dict[str, nn.Parameter]]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -44,6 +45,7 @@ def _projected(hidden_TE: Tensor) -> Tensor:
 
 def first_apart(a: Mapping[str, Tensor], b: Mapping[str, Tensor], relative: float) -> str | None:
     """The first layer after which two passes differ by more than ``relative`` of what the layer gives; None if none."""
+    relative = relative if math.isfinite(relative) else math.inf  # logits that are no numbers: where do those begin?
     for name in a:
         ours, theirs = a[name], b.get(name)
         if theirs is None or theirs.shape != ours.shape:

@@ -13,9 +13,12 @@ from torch import Tensor
 
 from ropetool.errors import CheckpointError, UsageError
 from ropetool.families.reading import Reading
+from ropetool.models.loading import reason
 from ropetool.models.unguarded import config_options
 
 SEED = 20260101
+# Of a long text no more is read at first than so many characters for each token wanted.
+MOST_CHARACTERS = 32
 
 
 @lru_cache(maxsize=4)
@@ -28,8 +31,8 @@ def tokenizer_of(path: Path) -> Any:
     try:
         return transformers.AutoTokenizer.from_pretrained(directory, local_files_only=True, **config_options(path))
     except (ValueError, OSError, KeyError, TypeError, ImportError) as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise CheckpointError(f"no tokenizer can be loaded from {directory}: {reason}", path=str(directory)) from error
+        said = f"no tokenizer can be loaded from {directory}: {reason(error)}; copy its tokenizer.json there, say"
+        raise CheckpointError(said, path=str(directory)) from error
 
 
 def text_of(path: Path, ids: Sequence[int]) -> str | None:
@@ -59,7 +62,9 @@ def token_ids(path: Path, reading: Reading, tokens: int, text: str | None) -> Te
     Raises `UsageError` for a text of one token, `CheckpointError` where nothing tells how many ids there are.
     """
     if text is not None:
-        ids = encode(path, text)[:tokens]
+        ids = encode(path, text[: tokens * MOST_CHARACTERS])[:tokens]
+        if len(ids) < tokens:  # long tokens
+            ids = encode(path, text)[:tokens]
         if len(ids) < 2:
             raise UsageError("the text gives fewer than two tokens; at position 0 every rotation is the identity")
         return ids
