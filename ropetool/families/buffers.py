@@ -64,11 +64,12 @@ def stale_frequency_warnings(
     ``read`` gives the values of one, where they do not lie in its shard. One that is stale goes before one that is
     rounded.
     """
-    faults = [(tensor, *found) for tensor, found in _faults(checkpoint, reading, read)]
-    first = min(faults, key=lambda fault: fault[1] is not How.STALE, default=None)
-    if first is None:
-        return ()
-    return (Warn(first[1].value, first[2]),)
+    rounded: tuple[Warn, ...] = ()
+    for _, (how, said) in _faults(checkpoint, reading, read):  # each may be a request to the Hub
+        if how is How.STALE:
+            return (Warn(how.value, said),)
+        rounded = rounded or (Warn(how.value, said),)
+    return rounded
 
 
 def saved_frequency_fault(a: Checkpoint, b: Checkpoint, one: Reading, other: Reading) -> Fault | None:

@@ -15,6 +15,7 @@ from ropetool.families.reading import Reading
 from ropetool.families.verdict import Check
 from ropetool.models.catalog import inputs_of
 from ropetool.models.inputs import Inputs
+from ropetool.models.limits import windows_of
 from ropetool.models.load import Runner
 from ropetool.models.properties import RAISED, TOKENS, by_no_row, cannot, room
 from ropetool.models.run import scores_of
@@ -41,7 +42,8 @@ def cached_decoding(
     if out:
         return out[CACHED]
     most, method = room(reading)
-    ids = ids_T[: min(TOKENS, len(ids_T), len(ids_T) if most is None else most)]
+    # Past a window caches slide, and some classes' masks do not; what RoPE does shows within it.
+    ids = ids_T[: min(TOKENS, len(ids_T), *windows_of(runner.model), *(() if most is None else (most,)))]
     if len(ids) < 6:
         why = f"the method: {method} changes its frequencies beyond {most} tokens" if most else "so few tokens"
         return Check(CACHED, True, f"cannot, by {why}")

@@ -1,4 +1,4 @@
-"""The hard ceiling that a class puts on its length: a table with a row for each position."""
+"""Where a class changes with the length: a table with a row for each position, and windows of its attention."""
 
 from __future__ import annotations
 
@@ -11,6 +11,12 @@ from torch import nn
 _POSITIONS = re.compile(r"wpe|embed_positions|pos(ition)?_embed(ding)?s?|embed_pos")
 # OPT and BART keep rows for padding before the first position.
 _SPARE_ROWS = 4
+# Numbers of tokens from which on a cache does something else than before: what slides, what is cut into chunks, and how
+# many keys an indexer takes (transformers 5.24.0, models/*/configuration_*.py).
+WINDOWS = (
+    *("sliding_window", "attention_window_size", "local_attention_window_len", "local_attention", "keep_window_size"),
+    *("attention_chunk_size", "mamba_chunk_size", "chunk_size", "block_size", "index_topk"),
+)
 
 
 def table_tokens(model: Any) -> int | None:
@@ -27,3 +33,11 @@ def table_tokens(model: Any) -> int | None:
         length <= rows < length + _SPARE_ROWS and _POSITIONS.fullmatch(name.rpartition(".")[2]) for name, rows in tables
     )
     return length if held else None
+
+
+def windows_of(model: Any) -> list[int]:
+    """The numbers of tokens from which on a cache of a loaded model does something else than before."""
+    config = model.config.get_text_config()
+    found = [getattr(config, key, None) for key in WINDOWS]
+    found.append((getattr(config, "index_topk_blocks", None) or 0) * (getattr(config, "index_block_size", None) or 0))
+    return [window for window in found if isinstance(window, int) and window > 0]

@@ -33,8 +33,8 @@ class Rotary:
     rope_start: int
     rotary_dim: int
     live_inv_freq: Tensor | None = None
-    learned: Tensor | None = None
     backwards: bool = False
+    learned: Tensor | None = None
 
     def cos_sin(self, positions_T: Tensor) -> tuple[Tensor, Tensor]:
         """cos and sin of each pair's angle times the attention factor: two tensors [T, R/2].

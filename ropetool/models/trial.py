@@ -22,6 +22,7 @@ from torch import Tensor
 
 from ropetool.errors import CheckpointError, UnsupportedError
 from ropetool.models.fallbacks import out_of_memory
+from ropetool.models.limits import windows_of
 from ropetool.models.load import Runner
 from ropetool.models.loading import reason
 from ropetool.models.steps import layers_of
@@ -32,12 +33,6 @@ CHUNK_TOKENS = 1024
 # What the scores of a token move by, of their spread, where later ones are seen; rounding moves them by far less.
 SEEN_AHEAD = 0.02
 PREFIX_TOKENS = 192
-# Numbers of tokens from which on a cache does something else than before: what slides, what is cut into chunks, and how
-# many keys an indexer takes (transformers 5.24.0, models/*/configuration_*.py).
-WINDOWS = (
-    *("sliding_window", "attention_window_size", "local_attention_window_len", "local_attention", "keep_window_size"),
-    *("attention_chunk_size", "mamba_chunk_size", "chunk_size", "block_size", "index_topk"),
-)
 
 
 class How(str, Enum):
@@ -225,7 +220,4 @@ def _last_places_moved(model: Any) -> Iterator[None]:
 
 def _window(model: Any, tokens: int) -> int | None:
     """The longest window of a model's layers that ``tokens`` tokens go beyond."""
-    config = model.config.get_text_config()
-    found = [getattr(config, key, None) for key in WINDOWS]
-    found.append((getattr(config, "index_topk_blocks", None) or 0) * (getattr(config, "index_block_size", None) or 0))
-    return max((w for w in found if isinstance(w, int) and 0 < w < tokens), default=None)
+    return max((window for window in windows_of(model) if window < tokens), default=None)

@@ -29,7 +29,7 @@ from ropetool.models.run import logits
 from ropetool.models.seams import EAGER
 from tests.models import live
 from tests.models.test_extended import OWN_VALUES
-from tests.models.test_table import ROUGH
+from tests.models.test_table import MIDDLE_TWICE, ROUGH
 
 pytestmark = pytest.mark.oldest
 
@@ -49,9 +49,7 @@ WINDOW_IN_CACHE_ALONE = (
 LONGER: dict[str, dict[str, Any]] = {
     **{model_type: {"index_topk": 64} for model_type in CHOOSING},
     **{model_type: {"sliding_window": 64} for model_type in WINDOW_IN_CACHE_ALONE},
-    # Its layers in the middle run twice, and keep what they need apart where there are some before and after.
-    "dory": {"num_hidden_layers": 4, "layer_types": ["sliding_attention", "full_attention"] * 2, "n_input_layers": 1,
-             "n_recurrent_layers": 2, "n_output_layers": 1},
+    **MIDDLE_TWICE,
 }  # fmt: skip
 
 
