@@ -141,10 +141,6 @@ _VERSION_4 = (
         "modeling_gemma3n.py: the last layers share k and v of earlier ones through the cache alone", 4,
     ),
     Cannot(
-        (CACHED,), "kyutai_speech_to_text moshi",
-        "modeling_moshi.py, MoshiModel: without a mask every token sees those after it", 4,
-    ),
-    Cannot(
         (CACHED,), "qwen3_next",
         "modeling_qwen3_next.py: a piece of several tokens after the first begins its linear attention anew", 4,
     ),
