@@ -282,11 +282,3 @@ def test_recall_counts_only_whole_answers(novel):
             # one token in front of the characters: the token of the start of text
             right += tokenizer.decode(said[start:stop]) == document.text[start:stop]
     assert (cell.trials, cell.correct) == (asked, right)
-
-
-def test_a_model_that_sees_the_next_token_has_no_loss_of_predicting_it(novel, tmp_path):
-    source = tmp_path / "ahead"
-    config = tiny.config_of("llama", is_causal=False)
-    tiny.random_model(config).save_pretrained(source)
-    with pytest.raises(UnsupportedError, match="looks ahead: later tokens move the scores of earlier ones"):
-        evaluate.position_losses(source, torch.randint(tiny.VOCAB, (1, 64)), Device.CPU, None)
