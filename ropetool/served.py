@@ -81,19 +81,10 @@ class Fit:
 
 
 @dataclass(frozen=True)
-class Served:
-    """The verdict on a server, and everything that it rests on. Distances are mean |differences| in nats."""
+class Comparison:
+    """What the server's log-probabilities tell, held against the checkpoint's. Mean |differences| in nats."""
 
-    passed: bool
     headline: str
-    checkpoint: str
-    server: str
-    model: str
-    form: str
-    device: str
-    dtype: str
-    tokens: int
-    positions: int
     single_tokens_apart: float
     bfloat16_apart: float
     apart: float
@@ -103,6 +94,26 @@ class Served:
     fits: tuple[Fit, ...]
     unseen: tuple[str, ...]
     checks: tuple[Check, ...]
+
+    @property
+    def passed(self) -> bool:
+        """Whether every check is."""
+        return all(check.passed for check in self.checks)
+
+
+@dataclass(frozen=True)
+class Served:
+    """The verdict on a server, and everything that it rests on."""
+
+    checkpoint: str
+    server: str
+    model: str
+    form: str
+    device: str
+    dtype: str
+    tokens: int
+    positions: int
+    found: Comparison
 
 
 def verify_served(
@@ -146,9 +157,8 @@ def verify_served(
         loaded = own(files, reading, where, dtype, **options)
         found = _held_against(loaded, Case(checkpoint.config, reading), ids, told, tolerance, talk)
     return Served(
-        passed=all(check.passed for check in found.checks), checkpoint=str(path), server=client.base,
-        model=asked.name, form=told.form.value, device=str(where), dtype=dtype.value, tokens=len(ids),
-        positions=len(told.along), **vars(found),
+        checkpoint=str(path), server=client.base, model=asked.name, form=told.form.value, device=str(where),
+        dtype=dtype.value, tokens=len(ids), positions=len(told.along), found=found,
     )  # fmt: skip
 
 
@@ -186,25 +196,9 @@ def _asker(client: Client, model: Model, path: Path) -> Asker:
     return Asker(client, model.name, 0, lambda ids: text_of(path, ids), lambda text: ids_by_text(path).get(text))
 
 
-@dataclass(frozen=True)
-class _Found:
-    """The part of `Served` that the comparison tells."""
-
-    headline: str
-    single_tokens_apart: float
-    bfloat16_apart: float
-    apart: float
-    tolerance: float
-    by_position: tuple[Mapping[str, float], ...]
-    control: Mapping[str, object]
-    fits: tuple[Fit, ...]
-    unseen: tuple[str, ...]
-    checks: tuple[Check, ...]
-
-
 def _held_against(
     loaded: Own, case: Case, ids: Sequence[int], told: Told, tolerance: float | None, talk: Talk
-) -> _Found:
+) -> Comparison:
     from ropetool.models.likelihood import as_meant, at, in_bfloat16, rotated
 
     truth, tokens = meant(case.reading), len(ids)
@@ -241,7 +235,7 @@ def _held_against(
     }
     headline = _headline(truth, apart, allowed, fits, checks)
     by_position = _by_position(told.along, rows)
-    return _Found(headline, single, half, apart, allowed, by_position, control, tuple(fits), hidden, tuple(checks))
+    return Comparison(headline, single, half, apart, allowed, by_position, control, tuple(fits), hidden, tuple(checks))
 
 
 def _distances(told: Sequence[Sample], ours: Sequence[Floats]) -> Floats:

@@ -105,10 +105,10 @@ def compared(meant: Path, running: Path, form: str = "vllm", tokens: int = TOKEN
 @pytest.mark.parametrize("form", FORMS)
 def test_a_right_server_passes(form, variant) -> None:
     result = compared(variant(), variant(), form)
-    assert result.passed, result.headline
+    assert result.found.passed, result.found.headline
     assert result.form == ("prompt" if form in ("vllm", "sglang") else "next")
-    assert result.apart < served.FLOAT32_APART < result.control["apart"]
-    assert all(fit.excluded for fit in result.fits)
+    assert result.found.apart < served.FLOAT32_APART < result.found.control["apart"]
+    assert all(fit.excluded for fit in result.found.fits)
 
 
 # What the checkpoint means, what the server computes, and what the headline must name.
@@ -133,12 +133,12 @@ WRONG: Mapping[str, tuple[dict[str, Any], dict[str, Any], str]] = {
 def test_a_wrong_server_fails_and_its_mistake_is_named(mistake, form, variant) -> None:
     meant, runs, said = WRONG[mistake]
     result = compared(variant(**meant), variant(**runs), form)
-    assert not result.passed
-    assert said in result.headline, result.headline
-    (found,) = [check for check in result.checks if not check.passed and check.name.startswith("not: ")]
+    assert not result.found.passed
+    assert said in result.found.headline, result.found.headline
+    (found,) = [check for check in result.found.checks if not check.passed and check.name.startswith("not: ")]
     assert found.name.removeprefix("not: ") in said
-    best = min(result.fits, key=lambda fit: fit.apart)
-    assert best.apart < served.FLOAT32_APART < result.tolerance < result.apart
+    best = min(result.found.fits, key=lambda fit: fit.apart)
+    assert best.apart < served.FLOAT32_APART < result.found.tolerance < result.found.apart
 
 
 def test_engines_that_read_the_config_so_are_named(variant, tmp_path) -> None:
@@ -149,34 +149,35 @@ def test_engines_that_read_the_config_so_are_named(variant, tmp_path) -> None:
     del config["rope_theta"], config["rope_scaling"]
     (path / "config.json").write_text(json.dumps(config), "utf-8")
     result = compared(path, variant(theta=10_000.0))
-    assert "fit base 10000 " in result.headline
-    assert "mlx-lm" in result.headline
+    assert "fit base 10000 " in result.found.headline
+    assert "mlx-lm" in result.found.headline
     assert (
-        next(check.where for check in result.checks if check.name == "not: base 10000") == "rope_parameters.rope_theta"
+        next(check.where for check in result.found.checks if check.name == "not: base 10000")
+        == "rope_parameters.rope_theta"
     )
 
 
 def test_a_right_server_in_eight_bits_passes_and_a_wrong_one_fails(variant) -> None:
     right = compared(variant(), variant(change=eight_bits))
-    assert right.passed, right.headline
-    assert right.single_tokens_apart > served.FLOAT32_APART
+    assert right.found.passed, right.found.headline
+    assert right.found.single_tokens_apart > served.FLOAT32_APART
     wrong = compared(variant(), variant(theta=10_000.0, change=eight_bits))
-    assert not wrong.passed
-    assert "base 10000" in wrong.headline
+    assert not wrong.found.passed
+    assert "base 10000" in wrong.found.headline
 
 
 def test_other_weights_are_told_from_a_wrong_rotation(variant) -> None:
     result = compared(variant(), variant(change=other_weights))
-    assert not result.passed
-    assert result.headline.startswith("nothing is proven: after a single token, which no rotation touches")
-    assert "serves other weights" in result.headline
-    assert next(check for check in result.checks if check.name == "single-tokens").where == "weights"
+    assert not result.found.passed
+    assert result.found.headline.startswith("nothing is proven: after a single token, which no rotation touches")
+    assert "serves other weights" in result.found.headline
+    assert next(check for check in result.found.checks if check.name == "single-tokens").where == "weights"
 
 
 def test_what_no_mistake_explains_is_said_so(variant) -> None:
     result = compared(variant(), variant(change=a_window))
-    assert not result.passed
-    assert "fit none of" in result.headline
+    assert not result.found.passed
+    assert "fit none of" in result.found.headline
 
 
 @pytest.mark.parametrize("name", TINY)
@@ -185,9 +186,9 @@ def test_every_kind_of_model_is_compared(name, checkpoint) -> None:
     fake = Fake(serving.transformers(checkpoint(name)), None)
     with serving.serving(fake):
         result = verify_served(checkpoint(name), fake.url)
-    assert result.passed, result.headline
-    assert result.apart < served.FLOAT32_APART
-    assert any(fit.excluded for fit in result.fits)
+    assert result.found.passed, result.found.headline
+    assert result.found.apart < served.FLOAT32_APART
+    assert any(fit.excluded for fit in result.found.fits)
 
 
 def test_a_class_that_does_not_turn_by_its_config_proves_nothing(variant, monkeypatch) -> None:
@@ -200,24 +201,24 @@ def test_a_class_that_does_not_turn_by_its_config_proves_nothing(variant, monkey
 
     monkeypatch.setattr(likelihood, "load", load_and_spoil)
     result = compared(variant(), variant())
-    assert not result.passed
-    assert result.headline.startswith("nothing is proven: the checkpoint's own class is")
-    assert not next(check for check in result.checks if check.name == "reference").passed
+    assert not result.found.passed
+    assert result.found.headline.startswith("nothing is proven: the checkpoint's own class is")
+    assert not next(check for check in result.found.checks if check.name == "reference").passed
 
 
 def test_a_control_that_does_not_miss_proves_nothing(variant) -> None:
     fake = Fake(serving.transformers(variant()), AutoTokenizer.from_pretrained(variant()))
     with serving.serving(fake):
         result = verify_served(variant(), fake.url, tokens=TOKENS, tolerance=1e3)
-    assert not result.passed
-    assert "too near to 1e+03 nats to prove anything" in result.headline
+    assert not result.found.passed
+    assert "too near to 1e+03 nats to prove anything" in result.found.headline
 
 
 def test_what_cannot_be_told_apart_is_said(variant) -> None:
     dynamic = {"rope_type": "dynamic", "factor": 2.0}
     result = compared(variant(dynamic), variant(dynamic))
-    assert result.passed
-    assert "no scaling" in result.unseen
+    assert result.found.passed
+    assert "no scaling" in result.found.unseen
     with pytest.raises(UsageError, match="turns by the length in play"):
         compared(variant(dynamic), variant(dynamic), tokens=TRAINED + 1)
 
@@ -225,14 +226,14 @@ def test_what_cannot_be_told_apart_is_said(variant) -> None:
 def test_a_server_that_takes_text_alone_is_sent_text(variant) -> None:
     fake = Fake(serving.transformers(variant()), AutoTokenizer.from_pretrained(variant()), "sglang", takes_ids=False)
     with serving.serving(fake):
-        assert verify_served(variant(), fake.url, tokens=TOKENS).passed
+        assert verify_served(variant(), fake.url, tokens=TOKENS).found.passed
     assert all(isinstance(body["prompt"], str) for body in fake.asked[2:])
 
 
 def test_a_server_that_gives_five_top_ones_is_asked_for_five(variant) -> None:
     fake = Fake(serving.transformers(variant()), AutoTokenizer.from_pretrained(variant()), "llama.cpp", most_top=5)
     with serving.serving(fake):
-        assert verify_served(variant(), fake.url, tokens=TOKENS).passed
+        assert verify_served(variant(), fake.url, tokens=TOKENS).found.passed
 
 
 def test_tokens_that_the_server_says_nothing_of_are_passed_over(variant) -> None:
@@ -245,7 +246,7 @@ def test_tokens_that_the_server_says_nothing_of_are_passed_over(variant) -> None
         return answer
 
     result = compared(variant(), variant(), "llama.cpp", change=change)
-    assert result.passed
+    assert result.found.passed
     assert result.positions < 24
 
 
@@ -281,5 +282,5 @@ def test_a_checkpoint_in_the_other_layout_than_its_class_is_compared_too(variant
     path = tmp_path / "interleaved"
     convert.apply(convert.plan(variant(), path, Pairing.INTERLEAVED, written_as="same"))
     right = compared(path, variant())
-    assert right.passed, right.headline
-    assert right.control["layout"] == "half"
+    assert right.found.passed, right.found.headline
+    assert right.found.control["layout"] == "half"

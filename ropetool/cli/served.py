@@ -69,5 +69,5 @@ def verify_served(
     if out is not None and rank() == 0:
         out.write_text(jsons.dumps(jsons.served(result)) + "\n", encoding="utf-8")
     sink.result("served", result)
-    if not result.passed:
+    if not result.found.passed:
         raise typer.Exit(1)

@@ -88,8 +88,10 @@ def verification(result: Verification) -> dict[str, Any]:
 
 def served(result: Served) -> dict[str, Any]:
     """``verify --served --json``."""
-    excluded = [{**asdict(fit), "excluded": fit.excluded, "fits_better": fit.fits_better} for fit in result.fits]
-    return {**asdict(result), "relation": "served", "fits": excluded}
+    found = result.found
+    fits = [{**asdict(fit), "excluded": fit.excluded, "fits_better": fit.fits_better} for fit in found.fits]
+    who = {key: value for key, value in asdict(result).items() if key != "found"}
+    return {"passed": found.passed, "relation": "served", **who, **asdict(found), "fits": fits}
 
 
 def difference(result: Diff) -> dict[str, Any]:

@@ -170,7 +170,8 @@ ASKED = {"prompt": "the log-probabilities of {} of them", "next": "what follows 
 
 def served(result: Served) -> RenderableType:
     """What ``verify --served`` shows."""
-    verdict = ("passed: ", "bold green") if result.passed else ("FAILED: ", "bold red")
+    found = result.found
+    verdict = ("passed: ", "bold green") if found.passed else ("FAILED: ", "bold red")
     facts = _facts(
         result.checkpoint,
         [
@@ -180,14 +181,14 @@ def served(result: Served) -> RenderableType:
             ("here", f"{result.dtype} on {result.device}"),
         ],
     )
-    checks = _grid("checks", ["check", "", "detail"], [(c.name, _mark(c.passed), c.detail) for c in result.checks])
+    checks = _grid("checks", ["check", "", "detail"], [(c.name, _mark(c.passed), c.detail) for c in found.checks])
     positions = _grid(
         "mean |difference| by position, in nats", ["positions", "difference"],
-        [(f"{b['from']:.0f}-{b['to']:.0f}", f"{b['apart']:.2e}") for b in result.by_position],
+        [(f"{b['from']:.0f}-{b['to']:.0f}", f"{b['apart']:.2e}") for b in found.by_position],
         numbers=True,
     )  # fmt: skip
-    notes = [Text.assemble(("note ", "cyan"), f"so few tokens do not show this: {said}") for said in result.unseen]
-    return Group(Text.assemble(verdict, result.headline), facts, checks, positions, *notes)
+    notes = [Text.assemble(("note ", "cyan"), f"so few tokens do not show this: {said}") for said in found.unseen]
+    return Group(Text.assemble(verdict, found.headline), facts, checks, positions, *notes)
 
 
 def difference(result: Diff) -> RenderableType:
