@@ -120,15 +120,23 @@ def test_out_is_refused_where_it_would_harm_and_before_the_work(run, extended, t
     assert snapshot(extended) == before
 
 
-def test_a_budget_of_memory_changes_no_loss(capsys):
-    """A budget that is too small is refused with the numbers; within one that is enough the figures are the same."""
+def test_weights_that_stay_on_disk_change_no_loss(capsys, monkeypatch):
+    """With room for no weight in memory; a budget that is too small is refused with its numbers."""
     from ropetool.cli.app import run
+    from ropetool.models import placement
 
-    path = str(bundled(CHECKPOINT))
-    results = []
-    for more in ((), ("--max-memory", "8GB")):
-        assert run(["evaluate", path, "--lengths", "64,256", "--json", "--quiet", *more]) == 0
-        results.append(json.loads(capsys.readouterr().out)["lengths"])
-    assert results[0] == results[1]
-    assert run(["evaluate", path, "--lengths", "64", "--json", "--quiet", "--max-memory", "10MB"]) == 2
-    assert json.loads(capsys.readouterr().out)["error"]["code"] == "out-of-memory"
+    path, maps = str(bundled(CHECKPOINT)), []
+    mapped = placement.device_map_of
+    monkeypatch.setattr(placement, "device_map_of", lambda *given: maps.append(mapped(*given)) or maps[-1])
+
+    def losses(*more):
+        code = run(["evaluate", path, "--lengths", "64,256", "--json", "--quiet", *more])
+        return code, json.loads(capsys.readouterr().out)
+
+    code, refused = losses("--max-memory", "10MB")
+    assert (code, refused["error"]["code"]) == (2, "out-of-memory")
+    monkeypatch.setattr(placement, "_room", lambda *given: 0)
+    code, away = losses("--max-memory", "8GB")
+    assert code == 0, away
+    assert "disk" in maps[-1].values()
+    assert away["lengths"] == losses()[1]["lengths"]
