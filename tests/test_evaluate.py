@@ -10,7 +10,7 @@ from itertools import pairwise
 
 import pytest
 import torch
-from transformers import ByT5Tokenizer
+from transformers import AutoConfig, ByT5Tokenizer
 
 from ropetool import convert, evaluate, extend
 from ropetool.checkpoint.bundled import CHECKPOINT, TEXT, bundled
@@ -282,3 +282,14 @@ def test_recall_counts_only_whole_answers(novel):
             # one token in front of the characters: the token of the start of text
             right += tokenizer.decode(said[start:stop]) == document.text[start:stop]
     assert (cell.trials, cell.correct) == (asked, right)
+
+
+@pytest.mark.parametrize(
+    ("name", "ahead"), [("llama", {"is_causal": False}), ("gemma3_text", {"use_bidirectional_attention": True})]
+)
+def test_a_model_that_sees_the_next_token_has_no_loss_of_predicting_it(name, tmp_path):
+    config = AutoConfig.for_model(name, **{**tiny.COMMON, **AHEAD[name]})
+    tiny.random_model(config).save_pretrained(tmp_path / name)
+    ids = torch.randint(tiny.VOCAB, (1, 64), generator=torch.Generator().manual_seed(5))
+    with pytest.raises(UnsupportedError, match="looks ahead: later tokens move the scores of earlier ones"):
+        evaluate.position_losses(tmp_path / name, ids, Device.CPU, None)

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ropetool.errors import CheckpointError
+from ropetool.errors import CheckpointError, UnsupportedError
 from ropetool.models.fallbacks import out_of_memory
 from ropetool.models.limits import windows_of
 from ropetool.models.load import Runner
@@ -31,6 +31,8 @@ from ropetool.models.tables import FOLLOW_THE_LENGTH, stretch, table_modules
 
 CHUNK_TOKENS = 1024
 PREFIX_TOKENS = 192
+# What the scores of a token move by, of their spread, where later ones are seen; rounding moves them by far less.
+SEEN_AHEAD = 0.02
 
 
 class How(str, Enum):
@@ -80,6 +82,7 @@ def _choose(runner: Runner, ids_T: Tensor, by_length: bool) -> Passes:
     want_TV = next(scores(runner, ids_BT, Way.PLAIN, 0))[1][0].float()
     check_numbers(want_TV.mean(-1), runner)
     bound = _bound(runner, ids_BT, want_TV)
+    _check_causal(runner, ids_T, bound)
     per_length = by_length or follows_length(runner.model)
     apart = _difference(runner, ids_BT, Way.WHOLE, want_TV)
     if not _within(apart, bound):
@@ -89,6 +92,24 @@ def _choose(runner: Runner, ids_T: Tensor, by_length: bool) -> Passes:
         said = "its frequencies depend on the number of tokens in play (dynamic, longrope): one pass for each length"
         return Passes(How.PER_LENGTH, said, Way.WHOLE, difference=_number(apart), bound=bound)
     return _cached_or_whole(runner, ids_T, ids_BT, want_TV, bound)
+
+
+def _check_causal(runner: Runner, ids_T: Tensor, bound: float) -> None:
+    """Raises `UnsupportedError` where a later token changes the scores of an earlier one: that is no prediction.
+
+    Within the windows of the class: past them an indexer chooses among more keys.
+    """
+    ids_BT = ids_T[None, : min(PREFIX_TOKENS, *windows_of(runner.model), len(ids_T))].to(runner.device)
+    half = ids_BT.shape[1] // 2
+    if half < 1:
+        return
+    whole_TV, alone_TV = (next(scores(runner, ids, Way.PLAIN, 0))[1][0].float() for ids in (ids_BT, ids_BT[:, :half]))
+    apart = float(_distances(alone_TV, whole_TV[:half]).max())
+    if apart > max(SEEN_AHEAD, bound):
+        raise UnsupportedError(
+            f"{type(runner.model).__name__} looks ahead: later tokens move the scores of earlier ones by {apart:.1e} "
+            f"of their spread, so it predicts no next token, and has no such losses"
+        )
 
 
 def check_numbers(of_position_T: Tensor, runner: Runner) -> None:
