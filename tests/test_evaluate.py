@@ -284,9 +284,10 @@ def test_recall_counts_only_whole_answers(novel):
     assert (cell.trials, cell.correct) == (asked, right)
 
 
-@pytest.mark.parametrize(
-    ("name", "ahead"), [("llama", {"is_causal": False}), ("gemma3_text", {"use_bidirectional_attention": True})]
-)
+AHEAD = {"llama": {"is_causal": False}, "gemma3_text": {"use_bidirectional_attention": True}}
+
+
+@pytest.mark.parametrize("name", AHEAD)
 def test_a_model_that_sees_the_next_token_has_no_loss_of_predicting_it(name, tmp_path):
     config = AutoConfig.for_model(name, **{**tiny.COMMON, **AHEAD[name]})
     tiny.random_model(config).save_pretrained(tmp_path / name)
