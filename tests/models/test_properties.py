@@ -143,6 +143,20 @@ def test_a_cache_is_asked_within_windows_and_choices_only(model_type, tmp_path, 
     assert CACHED in subject.failed()
 
 
+def test_a_prefill_that_differs_is_not_taken_for_looking_ahead(tmp_path, monkeypatch):
+    """The first tokens alone give other logits with a cache than without one."""
+    subject = built("llama", tmp_path)
+    right = subject.runner.model.forward
+
+    def spoiled(*arguments, use_cache=False, **options):
+        output = right(*arguments, use_cache=use_cache, **options)
+        output.logits = output.logits.roll(1, dims=1) if use_cache else output.logits
+        return output
+
+    monkeypatch.setattr(subject.runner.model, "forward", spoiled)
+    assert subject.failed() == {CACHED: "token 0"}
+
+
 @pytest.mark.skipif(VERSION_4, reason="tiny_composites builds what transformers 5 has")
 @pytest.mark.parametrize("model_type", ["paligemma", "gemma3", "glm4v", "llava", "qwen2_5_vl", "mistral3", "qwen3_vl"])
 def test_a_multimodal_model_has_them_on_text(model_type, tmp_path):
