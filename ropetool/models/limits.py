@@ -38,6 +38,7 @@ def table_tokens(model: Any) -> int | None:
 def windows_of(model: Any) -> list[int]:
     """The numbers of tokens from which on a cache of a loaded model does something else than before."""
     config = model.config.get_text_config()
-    found = [getattr(config, key, None) for key in WINDOWS]
-    found.append((getattr(config, "index_topk_blocks", None) or 0) * (getattr(config, "index_block_size", None) or 0))
+    values = config.to_dict()  # of a config with values by layer, an attribute raises
+    found = [values[key] if key in values else getattr(config, key, None) for key in WINDOWS]
+    found.append((values.get("index_topk_blocks") or 0) * (values.get("index_block_size") or 0))
     return [window for window in found if isinstance(window, int) and window > 0]

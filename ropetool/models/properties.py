@@ -39,7 +39,8 @@ RAISED = (TypeError, ValueError, AttributeError, RuntimeError, IndexError)
 # How much more a gap in the positions must do than a shift: a class that does not look at position_ids passes for the
 # wrong reason.
 GAP_MARGIN = 10.0
-SHARE_OF_GAP = 1e-3
+# What a shift may do of what the gap does: a class that scales q by its position (Beam) does more.
+SHARE_OF_GAP = 3e-4
 
 
 def rotaries_of(reading: Reading, pairing: Pairing) -> dict[str, Rotary]:
