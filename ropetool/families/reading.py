@@ -31,11 +31,17 @@ class Warn:
 
 @dataclass(frozen=True)
 class Evidence:
-    """One witness of the layout: where it was read, what it says, and why in a sentence."""
+    """One witness of the layout: where it was read, what it says, and why in a sentence.
+
+    ``confidence`` is the chance, from 0 to 1, that a measured witness (weights, text) puts on what it says; None for a
+    declaration, and for "unknown". ``figures`` are the numbers behind the sentence.
+    """
 
     source: str
     says: str
     detail: str
+    confidence: float | None = None
+    figures: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
