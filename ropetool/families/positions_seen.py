@@ -15,7 +15,7 @@ from ropetool.checkpoint.folder import Checkpoint
 from ropetool.families.positions import Claim, Position
 from ropetool.families.reading import Evidence, Warn
 from ropetool.families.scheme_tensors import BESIDE, Table, matching, rotary, tables
-from ropetool.families.schemes import LEARNED, SINUSOIDAL
+from ropetool.families.schemes import LEARNED, ROWS, SINUSOIDAL
 
 # Schemes that are nothing without their tensors: sinusoids and ALiBi can be computed.
 STORED = ("learned", "relative-bias", "relative-vectors")
@@ -125,8 +125,7 @@ def _checked(claim: Claim, shapes: Mapping[str, tuple[int, ...]], checkpoint: Ch
 
 def _values_fault(claim: Claim, table: Table, checkpoint: Checkpoint) -> str | None:
     """Where a table is saved, its numbers tell sinusoids from what was learned."""
-    computed = is_sinusoidal(checkpoint, table.name)
-    if computed is not False or claim.place.scheme.name != SINUSOIDAL.name:  # a learned table may start as sinusoids
+    if claim.place.scheme.name == LEARNED.name or is_sinusoidal(checkpoint, table.name) is not False:
         return None
     return f"config and class say sinusoidal{_of(claim)}, and the rows of {table} are no sinusoids"
 
@@ -146,7 +145,7 @@ def _beside(others: list[Table], claims: tuple[Claim, ...], checkpoint: Checkpoi
     """Tensors of a scheme that the model is known to have, at a place that its row does not name."""
     known = {claim.place.scheme.name for claim in claims}
     for table in others:
-        if table.scheme.name in known:
+        if table.scheme.name in known and table.scheme.number == ROWS:
             yield _position(table, checkpoint)
 
 
@@ -183,7 +182,7 @@ def _said_by_nobody(claim: Claim) -> Iterator[Warn]:
 def is_sinusoidal(checkpoint: Checkpoint, name: str) -> bool | None:
     """Whether a saved table is one of sinusoids, by a few of its rows; None where they cannot be read.
 
-    Every sine stands with its cosine, beside it or half a row on, so their squares add up to one.
+    Every sine stands with its cosine, beside it or half a row on (a quarter, for two axes), so their squares add up to one.
     """
     tensor, shard = checkpoint.tensors[name], checkpoint.weight_map[name]
     rows, width = (math.prod(tensor.shape[:-1]), tensor.shape[-1]) if len(tensor.shape) > 1 else (0, 0)
@@ -195,5 +194,6 @@ def is_sinusoidal(checkpoint: Checkpoint, name: str) -> bool | None:
     if values is None:
         return None
     table = values.reshape(TO_ROW - FROM_ROW, width)
-    pairs = (table.reshape(-1, width // 2, 2), np.stack((table[:, : width // 2], table[:, width // 2 :]), axis=-1))
-    return any(bool(np.all(np.abs(np.sum(pair**2, axis=-1) - 1) < CIRCLE)) for pair in pairs)
+    spans = [width // 2, width // 4] if width % 4 == 0 else [width // 2]
+    apart = (table.reshape(TO_ROW - FROM_ROW, -1, 2, span).swapaxes(2, 3) for span in (1, *spans))
+    return any(bool(np.all(np.abs(np.sum(pairs**2, axis=-1) - 1) < CIRCLE)) for pairs in apart)

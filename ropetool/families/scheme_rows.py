@@ -57,7 +57,7 @@ def rows(types: str, *places: Place, source: str = "") -> Iterator[OtherScheme]:
 MODULES = {
     "openai-gpt": "openai", "gpt-sw3": "gpt2", "bert-generation": "bert_generation", "donut-swin": "donut",
     "maskformer-swin": "maskformer", "xclip": "x_clip", "xclip_text_model": "x_clip", "xclip_vision_model": "x_clip",
-    "kosmos-2": "kosmos2", "kosmos_2_text_model": "kosmos2", "kosmos_2_5_text_model": "kosmos2_5",
+    "kosmos-2": "kosmos2", "kosmos_2_vision_model": "kosmos2", "kosmos_2_text_model": "kosmos2", "kosmos_2_5_text_model": "kosmos2_5",
     "kosmos-2.5": "kosmos2_5", "blip_2_qformer": "blip_2", "blip_2_vision_model": "blip_2",
     "instructblip_qformer": "instructblip", "instructblip_vision_model": "instructblip",
     "instructblipvideo_qformer": "instructblipvideo", "instructblipvideo_vision_model": "instructblipvideo",
@@ -87,9 +87,9 @@ def sinusoids(key: str = MOST, *, tensor: str = "", where: str = "", when: tuple
     return Place(SINUSOIDAL, where, {ROWS: (Sum((key,), 1, plus),)}, tensor, unused, None, when)
 
 
-def growing(key: str = MOST, *, where: str = "", when: tuple[When, ...] = ()) -> Place:
-    """Sinusoids that the class computes for any length."""
-    return Place(GROWING, where, {POSITIONS: (Sum((key,)),)}, when=when)
+def growing(key: str = MOST, *, tensor: str = "", where: str = "", when: tuple[When, ...] = ()) -> Place:
+    """Sinusoids that the class computes for any length; some classes save what they had computed."""
+    return Place(GROWING, where, {POSITIONS: (Sum((key,)),)}, tensor, when=when)
 
 
 def buckets(tensor: str, number: str = "relative_attention_num_buckets",
@@ -122,7 +122,7 @@ TEXT: tuple[OtherScheme, ...] = (
     *rows("big_bird convbert fnet layoutlm lxmert mobilebert rembert splinter squeezebert tapas visual_bert dpr",
           learned()),
     *rows("nystromformer mra yoso", learned(plus=2, unused=2)),
-    *rows("canine", learned(tensor=r"(^|\.)char_position_embeddings\.weight$")),
+    *rows("canine", learned("num_hash_buckets", tensor=r"(^|\.)char_position_embeddings\.weight$")),
     *rows("distilbert", learned(when=(When("sinusoidal_pos_embds", OFF, False),)),
           sinusoids(tensor=EMBEDDING, when=(When("sinusoidal_pos_embds", ON, False),))),
     *rows("xlm flaubert",
@@ -158,15 +158,15 @@ TEXT: tuple[OtherScheme, ...] = (
                 when=(When("visual_embed", ON, True),))),
     *rows("marian", sinusoids(tensor=TABLES)),
     *rows("pegasus", sinusoids(tensor=TABLES)),
-    *rows("pegasus_x m2m_100 nllb-moe fsmt xglm kosmos_2_text_model kosmos_2_5_text_model musicgen_decoder "
+    *rows("pegasus_x m2m_100 nllb-moe xglm kosmos_2_text_model kosmos_2_5_text_model musicgen_decoder "
           "musicgen_melody_decoder", growing()),
+    *rows("fsmt", growing(tensor=TABLES)),
     *rows("ctrl", sinusoids(N)),
     *rows("bloom", alibi("seq_length")),
     *rows("mpt", Place(ALIBI_BUILT, numbers={POSITIONS: (Sum(("max_seq_len",)),)},
                        denied=When("attn_config.alibi", OFF, True))),
-    *rows("t5 mt5 umt5 switch_transformers pop2piano", buckets(T5_TABLE)),
+    *rows("t5 mt5 umt5 switch_transformers pop2piano udop", buckets(T5_TABLE)),
     *rows("longt5", buckets(r"(Local|TransientGlobal|)SelfAttention\.relative_attention_bias\.weight$")),
-    *rows("udop", buckets(r"\.relative_attention_bias\.weight$")),
     *rows("pix2struct_text_model", buckets(r"self_attention\.attention\.relative_attention_bias\.weight$")),
     *rows("cpmant",
           Place(replace(BUCKETED, number=""), "",

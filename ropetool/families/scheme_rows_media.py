@@ -68,7 +68,7 @@ SPEECH: tuple[OtherScheme, ...] = (
     *rows("speech_to_text", growing("max_source_positions", where="encoder"),
           growing("max_target_positions", where="decoder")),
     *rows("qwen2_audio_encoder voxtral_encoder audioflamingo3_encoder",
-          sinusoids("max_source_positions", tensor=r"(^|\.)embed_positions\.weight$")),
+          learned("max_source_positions", r"(^|\.)embed_positions\.weight$")),
     *rows("wav2vec2 hubert unispeech unispeech-sat sew", _CONVOLUTION),
     *rows("data2vec-audio",
           Place(CONVOLVED, numbers={KERNEL: (Sum(("conv_pos_kernel_size",)),)},
@@ -114,7 +114,9 @@ VISION: tuple[OtherScheme, ...] = (
     *rows("vit vit_msn dinov2 dinov2_with_registers clip_vision_model clipseg_vision_model metaclip_2_vision_model "
           "chinese_clip_vision_model altclip_vision_model blip_vision_model blip_2_vision_model git_vision_model "
           "instructblip_vision_model instructblipvideo_vision_model owlvit_vision_model owlv2_vision_model dpt "
-          "xclip_vision_model timesformer flava_image_model vitdet", patches(1)),
+          "xclip_vision_model timesformer flava_image_model kosmos_2_vision_model", patches(1)),
+    *rows("vitdet", Place(LEARNED_GRID, numbers={ROWS: (Grid(1, ("pretrain_image_size", "patch_size")),)},
+                          tensor=PATCHES)),
     *rows("deit", patches(2)),
     *rows("ijepa siglip_vision_model groupvit_vision_model idefics2_vision idefics3_vision smolvlm_vision",
           patches(0)),
@@ -141,8 +143,7 @@ _PARTS_OF_TEXT: tuple[OtherScheme, ...] = (
     *rows("align_text_model", learned()),
     *rows("altclip_text_model clap_text_model bridgetower_text_model", learned(past_pad=1, when=(ABSOLUTE,)),
           BY_DISTANCE),
-    *rows("blip_2_qformer instructblip_qformer instructblipvideo_qformer",
-          learned(), BY_DISTANCE),
+    *rows("instructblip_qformer instructblipvideo_qformer", learned(when=(ABSOLUTE,)), BY_DISTANCE),
     *rows("pix2struct_vision_model",
           Place(LEARNED_GRID, "row and column", {ROWS: (Sum(("seq_len",)),)},
                 r"(row|column)_embedder\.weight$")),
@@ -167,7 +168,7 @@ COMPOSITE: tuple[OtherScheme, ...] = (
           "bridgetower"),
     *_two("clap", second="{}_audio_model", kind="audio"),
     *_two("flava", second="{}_image_model", kind="image"),
-    *_two("kosmos-2", text="kosmos_2_text_model", second="clip_vision_model"),
+    *_two("kosmos-2", text="kosmos_2_text_model", second="kosmos_2_vision_model"),
     *_composite("pix2struct", Part("text_config", "{}_text_model", "decoder"),
                 Part("vision_config", "{}_vision_model", "encoder")),
     *_composite("blip-2", Part("text_config", "opt", "language_model"),

@@ -54,7 +54,7 @@ SINUSOIDAL = Scheme("sinusoidal", (
 GROWING = Scheme("sinusoidal", (
     "it adds sinusoids, which its class computes for any length", " and its config means for {positions} tokens",
     ": it runs beyond that, at positions it was not trained on",
-), ROWS)  # fmt: skip
+))  # fmt: skip
 ALIBI = Scheme("alibi", (
     "it biases attention scores by distance, ALiBi: no table and no ceiling, it runs at any length",
     " (its config names {trained} tokens)", ", but far tokens are damped ever more, so it reaches no farther",
@@ -90,8 +90,7 @@ RECURRENT = Scheme("none", (
     "it has no position embedding at all: order comes from its recurrence, so there is no ceiling and nothing to scale",
 ))  # fmt: skip
 UNPLACED = Scheme("none", (
-    "its attention has no position embedding at all: order comes from other layers and the causal mask, so there is no "
-    "ceiling and nothing to scale",
+    "its attention has no position embedding at all, so there is no ceiling in it and nothing to scale",
 ))  # fmt: skip
 CONVOLVED = Scheme("none", (
     "it has no position embedding, but a convolution", " over {kernel} frames",
