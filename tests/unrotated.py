@@ -31,6 +31,7 @@ SMALL: dict[str, Any] = {
     "num_conv_pos_embedding_groups": 2, "context_size": 10, "num_patches": 25,
 }  # fmt: skip
 # Set where the class takes them: some derive them from lists of their own, or want lists.
+DROP = object()
 IF_TAKEN = {"num_hidden_layers": 1, "num_attention_heads": 4, "num_heads": 4, "pad_token_id": None}
 
 
@@ -56,8 +57,9 @@ def small_config(model_type: str, changes: dict[str, Any]) -> Any:
     for part, value in own.items():
         if isinstance(value, dict) and value.get("model_type"):
             values[part] = small_config(value["model_type"], changes.get(part, {})).to_dict()
-    return type(config)(**{**values, **{k: v for k, v in changes.items() if k not in values or k not in own or
-                                        not isinstance(own[k], dict)}})  # fmt: skip
+    own_changes = {k: v for k, v in changes.items() if not isinstance(own.get(k), dict) or not own[k].get("model_type")}
+    merged = {**values, **own_changes}
+    return type(config)(**{key: value for key, value in merged.items() if value is not DROP})
 
 
 def random_model(entry: Unrotated, seed: int = 3) -> Any:
@@ -65,8 +67,14 @@ def random_model(entry: Unrotated, seed: int = 3) -> Any:
     torch.manual_seed(seed)
     config = small_config(entry.model_type, entry.config)
     model = getattr(transformers, entry.kind)(config) if entry.kind else AutoModel.from_config(config)
+    switched = any("sinusoidal" in key and value for key, value in entry.config.items())
+
+    def sines(name: str) -> bool:
+        kind = type(model.get_submodule(name.rpartition(".")[0])).__name__.lower()
+        return "sinusoidal" in kind or (switched and "position" in name)
+
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            if parameter.requires_grad and parameter.ndim > 1 and "norm" not in name.lower():
+            if parameter.requires_grad and parameter.ndim > 1 and "norm" not in name.lower() and not sines(name):
                 parameter.copy_(0.2 * torch.randn(parameter.shape))
     return model.eval()

@@ -110,7 +110,7 @@ _BIASED = learned(where="input", when=(When("position_biased_input", ON, True),)
 _DEBERTA_TABLE = r"(^|\.)encoder\.rel_embeddings\.weight$"
 _DEBERTA_WHEN = (When("relative_attention", ON, False),)
 _BERT_LIKE = "bert bert-generation electra megatron-bert ernie roc_bert albert bros blip_text_model"
-_ROBERTA_LIKE = "roberta xlm-roberta xlm-roberta-xl xmod roberta-prelayernorm data2vec-text lilt camembert"
+_ROBERTA_LIKE = "roberta xlm-roberta xlm-roberta-xl xmod roberta-prelayernorm data2vec-text camembert"
 
 TEXT: tuple[OtherScheme, ...] = (
     *rows("gpt2 gpt-sw3 gpt_bigcode imagegpt", learned(N, r"(^|\.)wpe\.weight$")),
@@ -118,6 +118,8 @@ TEXT: tuple[OtherScheme, ...] = (
     *rows("openai-gpt", learned(N, r"(^|\.)positions_embed\.weight$")),
     *rows(_BERT_LIKE, learned(when=(ABSOLUTE,)), BY_DISTANCE),
     *rows(_ROBERTA_LIKE, learned(past_pad=1, when=(ABSOLUTE,)), BY_DISTANCE),
+    *rows("lilt", learned(past_pad=1, where="text", when=(ABSOLUTE,)), BY_DISTANCE,
+          learned(tensor=r"(^|\.)box_position_embeddings\.weight$", past_pad=1, where="layout")),
     *rows("ibert markuplm longformer luke", learned(past_pad=1, tensor=r"embeddings\.position_embeddings\.weight$")),
     *rows("big_bird convbert fnet layoutlm lxmert mobilebert rembert splinter squeezebert tapas visual_bert dpr",
           learned()),
@@ -139,9 +141,9 @@ TEXT: tuple[OtherScheme, ...] = (
                   when=(When("use_learned_position_embeddings", ON, True),)),
           growing(when=(When("use_learned_position_embeddings", OFF, True),))),
     *rows("prophetnet",
-          Place(CLAMPED, numbers={ROWS: (Sum((MOST,)),)},
-                tensor=r"(^|\.)(encoder|decoder)\.position_embeddings\.weight$", past_pad=0),
-          Place(replace(BUCKETED, number=""), "decoder",
+          Place(CLAMPED, "encoder", {ROWS: (Sum((MOST,)),)}, r"(^|\.)encoder\.position_embeddings\.weight$", past_pad=0),
+          learned(tensor=r"(^|\.)decoder\.position_embeddings\.weight$", past_pad=0, unused=1, where="decoder"),
+          Place(replace(BUCKETED, number=""), "decoder attention",
                 {BUCKETS: (Sum(("num_buckets",)),), "max_distance": (Sum(("relative_max_distance",)),)},
                 r"\.relative_pos_embeddings\.weight$")),
     *rows("reformer",
