@@ -157,7 +157,7 @@ def no_conversion(composite: Composite) -> str | None:
 
 
 def _row(model_type: str, config: Mapping[str, Any], whole: str = "") -> Family:
-    """The row of a type, whose ``config`` has the numbers; ``whole`` is the multimodal type whose text decoder it is."""
+    """The row of a type with ``config``; ``whole`` is the multimodal type whose text decoder it is."""
     if model_type in TABLE:
         return TABLE[model_type]
     positions = positions_of({**config, "model_type": model_type})

@@ -51,6 +51,7 @@ def seen_by_both(claims: tuple[Claim, ...], checkpoint: Checkpoint | None) -> Se
     shapes = {name: tensor.shape for name, tensor in checkpoint.tensors.items()}
     checked = tuple(_checked(claim, shapes, checkpoint) for claim in claims)
     own = {name for entry in checked for table in entry.found for name in table.names}
+    own |= {name for name in shapes for claim in claims if claim.place.idle and re.search(claim.place.idle, name)}
     others = list(tables({name: shape for name, shape in shapes.items() if name not in own}))
     positions = (*(entry.position for entry in checked), *_beside(others, claims, checkpoint))
     found = [table for entry in checked for table in entry.found] + others
@@ -182,7 +183,8 @@ def _said_by_nobody(claim: Claim) -> Iterator[Warn]:
 def is_sinusoidal(checkpoint: Checkpoint, name: str) -> bool | None:
     """Whether a saved table is one of sinusoids, by a few of its rows; None where they cannot be read.
 
-    Every sine stands with its cosine, beside it or half a row on (a quarter, for two axes), so their squares add up to one.
+    Every sine stands with its cosine, beside it or half a row on (a quarter, for two axes), so their squares add up to
+    one.
     """
     tensor, shard = checkpoint.tensors[name], checkpoint.weight_map[name]
     rows, width = (math.prod(tensor.shape[:-1]), tensor.shape[-1]) if len(tensor.shape) > 1 else (0, 0)

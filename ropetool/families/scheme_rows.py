@@ -43,22 +43,26 @@ ABSOLUTE = When(KEY_TYPE, ("absolute", None), "absolute")
 BY_DISTANCE = Place(
     BOUNDED, numbers={VECTORS: (Sum((MOST,), 2, -1),), POSITIONS: (Sum((MOST,)),)},
     tensor=r"\.distance_embedding\.weight$", when=(When(KEY_TYPE, RELATIVE_TYPES, "absolute"),), forgotten=KEY_TYPE,
+    idle=EMBEDDING,
 )  # fmt: skip
 
 
 def rows(types: str, *places: Place, source: str = "") -> Iterator[OtherScheme]:
     """A row for each of ``types``, by names with spaces between."""
     for model_type in types.split():
-        name = MODULES.get(model_type, model_type.replace("-", "_"))
-        yield OtherScheme(model_type, source or f"transformers 5.24.0, models/{name}/modeling_{name}.py", places)
+        module = MODULES.get(model_type, model_type.replace("-", "_"))
+        file = FILES.get(model_type, module)
+        yield OtherScheme(model_type, source or f"transformers 5.24.0, models/{module}/modeling_{file}.py", places)
 
 
-# Modules that are not named as their type.
+# Files that are not named as their module, and modules that are not named as their type.
+FILES = {"data2vec-audio": "data2vec_audio", "data2vec-vision": "data2vec_vision", "data2vec-text": "data2vec_text",
+         "donut-swin": "donut_swin", "maskformer-swin": "maskformer_swin"}  # fmt: skip
 MODULES = {
     "openai-gpt": "openai", "gpt-sw3": "gpt2", "bert-generation": "bert_generation", "donut-swin": "donut",
     "maskformer-swin": "maskformer", "xclip": "x_clip", "xclip_text_model": "x_clip", "xclip_vision_model": "x_clip",
-    "kosmos-2": "kosmos2", "kosmos_2_vision_model": "kosmos2", "kosmos_2_text_model": "kosmos2", "kosmos_2_5_text_model": "kosmos2_5",
-    "kosmos-2.5": "kosmos2_5", "blip_2_qformer": "blip_2", "blip_2_vision_model": "blip_2",
+    "kosmos-2": "kosmos2", "kosmos_2_vision_model": "kosmos2", "kosmos_2_text_model": "kosmos2",
+    "kosmos_2_5_text_model": "kosmos2_5", "kosmos-2.5": "kosmos2_5", "blip_2_vision_model": "blip_2",
     "instructblip_qformer": "instructblip", "instructblip_vision_model": "instructblip",
     "instructblipvideo_qformer": "instructblipvideo", "instructblipvideo_vision_model": "instructblipvideo",
     "data2vec-audio": "data2vec", "data2vec-vision": "data2vec", "data2vec-text": "data2vec",
@@ -69,7 +73,7 @@ MODULES = {
        for part in ("text", "vision", "audio", "image", "multimodal")},
     **{f"{name}_vision": name for name in ("idefics2", "idefics3", "smolvlm")},
     **{f"{name}_{part}": name
-       for name in ("parakeet", "granite_speech5", "omniasr")
+       for name in ("parakeet", "granite_speech5", "omniasr", "nemotron_asr_streaming")
        for part in ("ctc", "encoder", "rnnt", "tdt", "audio")},
     **{f"{name}_encoder": name for name in ("qwen2_audio", "voxtral", "audioflamingo3", "granite_speech")},
 }  # fmt: skip
@@ -141,7 +145,8 @@ TEXT: tuple[OtherScheme, ...] = (
                   when=(When("use_learned_position_embeddings", ON, True),)),
           growing(when=(When("use_learned_position_embeddings", OFF, True),))),
     *rows("prophetnet",
-          Place(CLAMPED, "encoder", {ROWS: (Sum((MOST,)),)}, r"(^|\.)encoder\.position_embeddings\.weight$", past_pad=0),
+          Place(CLAMPED, "encoder", {ROWS: (Sum((MOST,)),)}, r"(^|\.)encoder\.position_embeddings\.weight$",
+                past_pad=0),
           learned(tensor=r"(^|\.)decoder\.position_embeddings\.weight$", past_pad=0, unused=1, where="decoder"),
           Place(replace(BUCKETED, number=""), "decoder attention",
                 {BUCKETS: (Sum(("num_buckets",)),), "max_distance": (Sum(("relative_max_distance",)),)},

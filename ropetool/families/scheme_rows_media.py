@@ -73,7 +73,7 @@ SPEECH: tuple[OtherScheme, ...] = (
     *rows("data2vec-audio",
           Place(CONVOLVED, numbers={KERNEL: (Sum(("conv_pos_kernel_size",)),)},
                 tensor=r"pos_conv_embed\.layers\.0\.conv\.weight$")),
-    *rows("omniasr_audio omniasr_ctc", _OMNI),
+    *rows("omniasr_audio", _OMNI),
     *rows("wavlm",
           Place(BUCKETED, "attention",
                 {BUCKETS: (Sum(("num_buckets",)),), "max_distance": (Sum(("max_bucket_distance",)),)},
@@ -184,6 +184,7 @@ COMPOSITE: tuple[OtherScheme, ...] = (
                 Part("decoder", "", "decoder")),
     *_composite("vision-text-dual-encoder", Part("text_config", "", "text_model"),
                 Part("vision_config", "", "vision_model")),
+    *_composite("omniasr_ctc", Part("audio_config", "omniasr_audio", "audio_tower")),
     *_composite("rag", Part("question_encoder", "", "question_encoder"), Part("generator", "", "generator")),
 )  # fmt: skip
 

@@ -198,7 +198,7 @@ class Place:
     ``pad_token_id`` (the value, where the config has none) neither. ``tensor`` is how the names of its tensors end (a
     regular expression), empty where nothing is stored. A class has the place when every ``when`` holds.
     ``forgotten``: transformers 5 does not read the key that asks for it. ``denied`` would say that there is none, and
-    no class of transformers reads it.
+    no class of transformers reads it. ``idle``: tensors of another scheme that the class then keeps and does not use.
     """
 
     scheme: Scheme
@@ -210,6 +210,7 @@ class Place:
     when: tuple[When, ...] = ()
     forgotten: str = ""
     denied: When | None = None
+    idle: str = ""
 
     def read(self, config: Mapping[str, Any]) -> dict[str, int]:
         """The numbers, as far as the config has them."""
