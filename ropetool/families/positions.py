@@ -8,7 +8,7 @@ from typing import Any
 
 from ropetool.families.scheme_rows import INSTEAD, TEXT
 from ropetool.families.scheme_rows_media import MEDIA
-from ropetool.families.schemes import OtherScheme, Part, Place
+from ropetool.families.schemes import POSITIONS, OtherScheme, Part, Place
 
 OTHER: Mapping[str, OtherScheme] = {row.model_type: row for row in (*TEXT, *MEDIA)}
 # Types of the family table, by what they have where their config asks for no RoPE.
@@ -17,12 +17,16 @@ INSTEAD_OF_ROPE: Mapping[str, OtherScheme] = {row.model_type: row for row in INS
 
 @dataclass(frozen=True)
 class Position:
-    """One place where a model gets positions from: its scheme, the part of the model, and what it means."""
+    """One place where a model gets positions from: its scheme, the part of the model, and what it means.
+
+    ``ceiling`` is the number of tokens beyond which its class fails, None where it has none or that is not known.
+    """
 
     scheme: str
     where: str
     numbers: Mapping[str, int]
     sentence: str
+    ceiling: int | None = None
 
 
 @dataclass(frozen=True)
@@ -43,7 +47,8 @@ class Claim:
     def position(self, numbers: Mapping[str, int]) -> Position:
         """The place with ``numbers``."""
         scheme = self.place.scheme
-        return Position(scheme.name, self.where, dict(numbers), scheme.sentence(numbers))
+        ceiling = numbers.get(POSITIONS) if scheme.ends else None
+        return Position(scheme.name, self.where, dict(numbers), scheme.sentence(numbers), ceiling)
 
 
 def claims_of(config: Mapping[str, Any], rows: Mapping[str, OtherScheme] = OTHER) -> tuple[Claim, ...]:

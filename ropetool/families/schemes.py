@@ -18,13 +18,14 @@ class Scheme:
     """A position scheme: its name in ``inspect --json``, and in pieces what it means for a longer context.
 
     A piece is said when every number that it names is known. ``number`` is the one that the shape of its tensor tells,
-    at ``axis``; empty where no shape tells any.
+    at ``axis``; empty where no shape tells any. ``ends``: the class fails beyond the positions that it has.
     """
 
     name: str
     pieces: tuple[str, ...]
     number: str = ""
     axis: int = -2
+    ends: bool = False
 
     def sentence(self, numbers: Mapping[str, int]) -> str:
         """What it means, with the numbers that are known."""
@@ -38,7 +39,7 @@ def _named(piece: str) -> set[str]:
 LEARNED = Scheme("learned", (
     "it adds a learned table of positions", " with {rows} rows", ", a hard ceiling", " at {positions} tokens",
     ": more needs the table interpolated and training",
-), ROWS)  # fmt: skip
+), ROWS, ends=True)  # fmt: skip
 LEARNED_GRID = Scheme("learned", (
     "it adds a learned table with a row per patch", " ({rows} rows)", ", a hard ceiling",
     ": a larger image needs the table interpolated",
@@ -50,7 +51,7 @@ CLAMPED = Scheme("learned", (
 SINUSOIDAL = Scheme("sinusoidal", (
     "it adds a fixed table of sinusoids", " with {rows} rows", ", which its class ends", " at {positions} tokens",
     ": more rows can be computed, but the model was trained on none of them",
-), ROWS)  # fmt: skip
+), ROWS, ends=True)  # fmt: skip
 GROWING = Scheme("sinusoidal", (
     "it adds sinusoids, which its class computes for any length", " and its config means for {positions} tokens",
     ": it runs beyond that, at positions it was not trained on",
@@ -62,7 +63,7 @@ ALIBI = Scheme("alibi", (
 ALIBI_BUILT = Scheme("alibi", (
     "it biases attention scores by distance, ALiBi", ", which its class builds for {positions} tokens and no more",
     ": a larger number needs no training, but far tokens are damped ever more, so it reaches no farther",
-))  # fmt: skip
+), ends=True)  # fmt: skip
 BUCKETED = Scheme("relative-bias", (
     "it adds a learned bias per bucket of distance to attention scores", " ({buckets} buckets)",
     ": no ceiling, it runs at any length", ", but distances from {max_distance} tokens on share one bias",
@@ -81,7 +82,7 @@ CLIPPED = Scheme("relative-vectors", (
 BOUNDED = Scheme("relative-vectors", (
     "it attends with learned vectors per relative distance", " ({vectors} vectors)", ", a hard ceiling",
     " at {positions} tokens", ": more needs new vectors and training",
-), VECTORS)  # fmt: skip
+), VECTORS, ends=True)  # fmt: skip
 PROJECTED = Scheme("relative-vectors", (
     "it attends with vectors projected from sinusoids of the distance, as Transformer-XL: no table and no ceiling, "
     "it runs at any length, at distances it was not trained on",

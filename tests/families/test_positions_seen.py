@@ -127,7 +127,7 @@ def test_a_text_model_is_named(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", CEILING)
 def test_the_ceiling_is_where_the_class_fails(name: str, tmp_path: Path) -> None:
     model, result = saved(CEILING[name][1], tmp_path)
-    ceiling = min(p.numbers["positions"] for p in result.scheme_detail if "positions" in p.numbers)
+    ceiling = min(p.ceiling for p in result.scheme_detail if p.ceiling is not None)
     run(model, tokens(ceiling))
     with pytest.raises((IndexError, RuntimeError, ValueError)):
         run(model, tokens(ceiling + 1))
@@ -138,6 +138,7 @@ def test_no_ceiling_is_said_where_the_class_has_none(name: str, tmp_path: Path) 
     model, result = saved(UNBOUNDED[name][1], tmp_path)
     assert run(model, tokens(FAR)).shape[1] in (FAR, FAR // 2 + 1)
     assert "a hard ceiling" not in result.warnings[0].message
+    assert all(p.ceiling is None for p in result.scheme_detail)
 
 
 def silenced(model: Any, names: set[str]) -> None:
