@@ -191,7 +191,7 @@ def test_learned_positions_are_refused_and_other_schemes_are_measured(novel, tmp
     gpt2 = GPT2LMHeadModel(GPT2Config(vocab_size=260, n_positions=64, n_embd=32, n_layer=2, n_head=4))
     path = _with_tokenizer(tiny.save(gpt2, tmp_path / "gpt2"))
     assert evaluate.evaluate(path, novel, edges=(64,)).trained_length == 64
-    said = r"cannot be read beyond 64 tokens: GPT2LMHeadModel has no rotary .* with 64 rows, a hard ceiling at 64 tokens"
+    said = r"beyond 64 tokens: GPT2LMHeadModel has no rotary .* with 64 rows, a hard ceiling at 64 tokens"
     with pytest.raises(UnsupportedError, match=said):
         evaluate.evaluate(path, novel, edges=(65,))
     mpt = MptForCausalLM(MptConfig(vocab_size=260, d_model=32, n_layers=2, n_heads=4, max_seq_len=70))
