@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ropetool.families.scheme_rows import INSTEAD, TEXT
+from ropetool.families.scheme_rows import INSTEAD, TEXT, V5
 from ropetool.families.scheme_rows_media import MEDIA
 from ropetool.families.schemes import POSITIONS, OtherScheme, Part, Place
 
+V4 = "transformers 4.57.6"
 OTHER: Mapping[str, OtherScheme] = {row.model_type: row for row in (*TEXT, *MEDIA)}
 # Types of the family table, by what they have where their config asks for no RoPE.
 INSTEAD_OF_ROPE: Mapping[str, OtherScheme] = {row.model_type: row for row in INSTEAD}
@@ -60,12 +61,17 @@ def _claims(config: Mapping[str, Any], row: OtherScheme | None, within: str, wor
     if row is None:
         return ()
     own = tuple(
-        Claim(place, " ".join(part for part in (within, place.where) if part), word, row.source, config)
+        Claim(place, " ".join(part for part in (within, place.where) if part), word, _source(row, place), config)
         for place in row.places
         if all(when.holds(config) for when in place.when)
     )
     parts = [_of_part(config, row, part) for part in row.parts]
     return own + tuple(claim for part in parts for claim in part) if all(parts) else ()
+
+
+def _source(row: OtherScheme, place: Place) -> str:
+    """Where the class was read: what transformers 5 forgot, in the last version before."""
+    return row.source.replace(V5, V4) if place.forgotten else row.source
 
 
 def _of_part(config: Mapping[str, Any], row: OtherScheme, part: Part) -> tuple[Claim, ...]:

@@ -33,6 +33,7 @@ from ropetool.families.schemes import (
     When,
 )
 
+V5 = "transformers 5.24.0"
 MOST, N = "max_position_embeddings", "n_positions"
 EMBEDDING = r"(^|\.)embeddings\.position_embeddings\.weight$"
 TABLES = r"(^|\.)(encoder|decoder)\.embed_positions\.weight$"
@@ -52,12 +53,12 @@ def rows(types: str, *places: Place, source: str = "") -> Iterator[OtherScheme]:
     for model_type in types.split():
         module = MODULES.get(model_type, model_type.replace("-", "_"))
         file = FILES.get(model_type, module)
-        yield OtherScheme(model_type, source or f"transformers 5.24.0, models/{module}/modeling_{file}.py", places)
+        yield OtherScheme(model_type, source or f"{V5}, models/{module}/modeling_{file}.py", places)
 
 
 # Files that are not named as their module, and modules that are not named as their type.
-FILES = {"data2vec-audio": "data2vec_audio", "data2vec-vision": "data2vec_vision", "data2vec-text": "data2vec_text",
-         "donut-swin": "donut_swin", "maskformer-swin": "maskformer_swin"}  # fmt: skip
+FILES = {"blip_text_model": "blip_text", "data2vec-audio": "data2vec_audio", "data2vec-vision": "data2vec_vision",
+         "data2vec-text": "data2vec_text", "donut-swin": "donut_swin", "maskformer-swin": "maskformer_swin"}  # fmt: skip
 MODULES = {
     "openai-gpt": "openai", "gpt-sw3": "gpt2", "bert-generation": "bert_generation", "donut-swin": "donut",
     "maskformer-swin": "maskformer", "xclip": "x_clip", "xclip_text_model": "x_clip", "xclip_vision_model": "x_clip",

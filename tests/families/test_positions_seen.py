@@ -333,6 +333,7 @@ def test_distances_that_transformers_5_forgot_are_told(kind: str, tmp_path: Path
     result = inspect(tmp_path)
     assert (result.scheme, result.scheme_detail[0].numbers) == (VECTORS, {"vectors": 45, "positions": 23})
     assert "a hard ceiling at 23 tokens" in result.warnings[0].message
+    assert result.evidence[0].detail.startswith("transformers 4.57.6, models/bert/modeling_bert.py")
     (message,) = conflicts(tmp_path, "scheme-not-read")
     assert f"position_embedding_type is '{kind}'" in message
     assert any(name in message for message in conflicts(edited(tmp_path, position_embedding_type="absolute")))
