@@ -58,7 +58,8 @@ def rows(types: str, *places: Place, source: str = "") -> Iterator[OtherScheme]:
 
 # Files that are not named as their module, and modules that are not named as their type.
 FILES = {"blip_text_model": "blip_text", "data2vec-audio": "data2vec_audio", "data2vec-vision": "data2vec_vision",
-         "data2vec-text": "data2vec_text", "donut-swin": "donut_swin", "maskformer-swin": "maskformer_swin"}  # fmt: skip
+         "data2vec-text": "data2vec_text", "donut-swin": "donut_swin",
+         "maskformer-swin": "maskformer_swin"}  # fmt: skip
 MODULES = {
     "openai-gpt": "openai", "gpt-sw3": "gpt2", "bert-generation": "bert_generation", "donut-swin": "donut",
     "maskformer-swin": "maskformer", "xclip": "x_clip", "xclip_text_model": "x_clip", "xclip_vision_model": "x_clip",
