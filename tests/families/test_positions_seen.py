@@ -383,11 +383,12 @@ def test_a_type_that_nobody_knows_is_named_by_its_tensors(name: str, tmp_path: P
     [
         ({}, {}),
         ({"vision_tower.embeddings.position_embedding.weight": torch.ones(9, 4)}, {}),
-        ({"wpe.weight": torch.ones(9, 4), "layers.0.rotary_emb.inv_freq": torch.ones(4)}, {}),
+        ({"wpe.weight": torch.ones(9, 4), "layers.0.attn.inv_freq": torch.ones(4)}, {}),
+        ({"wpe.weight": torch.ones(9, 4), "layers.0.rotary_emb.cos": torch.ones(4)}, {}),
         ({"wpe.weight": torch.ones(9, 4)}, {"rope_theta": 10000.0}),
         ({"wpe.weight": torch.ones(9, 4)}, {"text_config": {"model_type": "plainertext"}}),
     ],
-    ids=["nothing", "a tower's", "rotary tensors", "a key of RoPE", "parts"],
+    ids=["nothing", "a tower's", "frequencies", "a rotary table", "a key of RoPE", "parts"],
 )
 def test_where_tensors_do_not_tell_a_type_stays_unknown(tensors: Any, config: Any, tmp_path: Path) -> None:
     with pytest.raises(UnknownFamilyError, match="plainformer"):
