@@ -98,10 +98,8 @@ def _meet(q_HRM: Floats, k_GRM: Floats) -> bool:
     return q_HRM.shape[2] == k_GRM.shape[2] and len(q_HRM) % len(k_GRM) == 0
 
 
-def signs_of_layer(
-    q_HRM: Floats | None, k_GRM: Floats | None, others: Mapping[str, Floats] | None = None
-) -> dict[str, Sign]:
-    """The signs of one layer's rotated rows, by name; ``others`` are values by row, such as biases and gains of norms.
+def measures_of_layer(q_HRM: Floats | None, k_GRM: Floats | None) -> dict[str, Floats]:
+    """One value for each rotated row of each head of a layer, by name.
 
     * ``q``, ``k``: the logarithm of the norm of each row;
     * ``qk``: the cosine between a row of q and the row of k that it meets, for heads that read the same inputs.
@@ -114,5 +112,10 @@ def signs_of_layer(
         group = len(q_HRM) // len(k_GRM)
         k_HRM, norm_HR = np.repeat(k_GRM, group, axis=0), np.repeat(norms["k"], group, axis=0)
         measures["qk"] = np.einsum("hrm,hrm->hr", q_HRM, k_HRM) / (norms["q"] * norm_HR + _TINY)
-    signs = {name: sign_of(values) for name, values in (measures | dict(others or {})).items()}
+    return measures
+
+
+def signs_of(measures: Mapping[str, Floats], rows: int | None = None) -> dict[str, Sign]:
+    """The sign in each measure of its first ``rows`` rows (all, if not given), where it has any."""
+    signs = {name: sign_of(values[:, :rows]) for name, values in measures.items()}
     return {name: sign for name, sign in signs.items() if sign is not None}

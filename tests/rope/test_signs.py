@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from ropetool.rope.pairing import Head, Pairing, index_map
-from ropetool.rope.signs import Sign, joined, sign_of, signs_of_layer
+from ropetool.rope.signs import Sign, joined, measures_of_layer, sign_of, signs_of
 
 DIMS = (8, 16, 32, 64, 128)
 
@@ -19,6 +19,10 @@ def curved(rope_dim, pairing, heads=4, noise=0.5, seed=0):
         if pairing is Pairing.HALF
         else as_half[:, index_map((Head(rope_dim, 0, rope_dim),), Pairing.HALF, pairing)]
     )
+
+
+def layer_signs(q, k):
+    return signs_of(measures_of_layer(q, k))
 
 
 @pytest.mark.parametrize("rope_dim", DIMS)
@@ -48,7 +52,7 @@ def test_untrained_rows_are_standard_normal_all_together():
         groups, rope_dim, inputs = rng.choice([1, 2, 4]), rng.choice(DIMS), rng.choice([32, 128])
         heads = groups * rng.choice([1, 3, 4])
         layers = [
-            signs_of_layer(rng.normal(size=(heads, rope_dim, inputs)), rng.normal(size=(groups, rope_dim, inputs)))
+            layer_signs(rng.normal(size=(heads, rope_dim, inputs)), rng.normal(size=(groups, rope_dim, inputs)))
             for _ in range(rng.choice([1, 2, 4]))
         ]
         sigmas.append(joined(sign for signs in layers for sign in signs.values()).sigmas)
@@ -96,7 +100,7 @@ def test_the_cosine_of_q_and_k_is_taken_within_a_group_of_heads():
     k = rng.normal(size=(2, 16, 24))
     lean = np.tile(np.linspace(0, 3, 8), 2)[:, None]
     q = np.repeat(k, 3, axis=0) * lean + rng.normal(size=(6, 16, 24))
-    assert signs_of_layer(q, k)["qk"].effect > 0.5
-    assert abs(signs_of_layer(q[::-1], k)["qk"].effect) < 0.3
-    assert "qk" not in signs_of_layer(q[..., :20], k)
-    assert set(signs_of_layer(q, None)) == {"q"}
+    assert layer_signs(q, k)["qk"].effect > 0.5
+    assert abs(layer_signs(q[::-1], k)["qk"].effect) < 0.3
+    assert "qk" not in layer_signs(q[..., :20], k)
+    assert set(layer_signs(q, None)) == {"q"}
