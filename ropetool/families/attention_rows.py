@@ -24,8 +24,8 @@ from ropetool.rope.pairing import Head
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 READABLE = frozenset(NUMPY_DTYPES) | {"BF16"}
-# Of an 8-billion-parameter Llama this is 8 layers with two groups of heads each: more tells no more, and takes longer.
-LAYERS = 12
+# Of an 8-billion-parameter Llama this reads 84 MB: two groups of heads of each layer. More tells no more.
+LAYERS = 8
 GROUPS = 2
 BUDGET_BYTES = 96 << 20
 
