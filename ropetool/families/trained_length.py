@@ -27,7 +27,7 @@ class Declared:
 
 @dataclass(frozen=True)
 class RiseBin:
-    """Positions [start, stop) of a long text, and what its tokens cost there more than near the beginning of a short one.
+    """Positions [start, stop) of a long text, and what its tokens cost there more than with a short context.
 
     ``above_short`` and its ``error`` are in nats a token.
     """

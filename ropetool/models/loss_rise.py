@@ -2,8 +2,9 @@
 
 Every token is read twice, far from the beginning of a long piece and near that of a short one, and the difference
 counts: what is hard to predict is so in both. Far context helps a little, until the rotation turns by angles that no
-training has shown. A model whose attention looks near shows that late: the loss turns up at its trained length or
-beyond (measured: SmolLM2-135M, 8192, at 9742; recall-256, 256, at 431), never before.
+training has shown: then more context makes the same tokens harder, which it never does within the trained length. A
+model whose attention looks near shows that late: SmolLM2-135M, trained with 8192 tokens, at 9742, and recall-256,
+trained with 256, at 431.
 """
 
 from __future__ import annotations
@@ -17,13 +18,14 @@ from torch import Tensor
 
 from ropetool.families.context import Context
 from ropetool.families.trained_length import RiseBin
+from ropetool.models.load import pick_device
 from ropetool.models.losses import Meter
 from ropetool.models.measure import Work, measure
 from ropetool.models.options import Device, DType, MaxMemory
-from ropetool.models.paired import LEAST_NATS, SIGMAS, Floats, Gap, gap
+from ropetool.models.paired import LEAST_NATS, Floats, Gap, gap
 
-# How far beyond the declared length is read, and no further than this, nor more in all.
-BEYOND, MOST_TOKENS = 4, 16384
+# How far beyond the declared length is read, and no further than so many tokens; of shorter pieces, so many in all.
+BEYOND, MOST_TOKENS, MOST_IN_ALL = 4, 16384, 32768
 # What a text may cost: half a minute to minutes, at 1e11 to 1e12 operations a second.
 MOST_OPERATIONS = {"cpu": 2e13, "cuda": 2e15, "mps": 2e14}
 FEWEST_TOKENS = 256
@@ -32,8 +34,8 @@ SHORT_SHARE, SHORT_MOST, SHORT_LEAST = 16, 512, 32
 # Bins grow by this, and the declared length is an edge.
 EDGES_PER_DOUBLING = 4
 FEWEST_IN_BIN = 32
-# A second reading, of shorter and more pieces, where the loss turned up early in the first.
-READINGS = 3
+# Another reading, of shorter and more pieces, where the loss turned up in the first third.
+READINGS, EARLY, AGAIN = 4, 3, 2
 
 Talk = Callable[[str], None]
 
@@ -48,6 +50,18 @@ class Size:
     def operations(self, tokens: int) -> float:
         """Of a pass over so many tokens, and over as many in short pieces."""
         return 4.0 * self.parameters * tokens + 2.0 * self.attention_width * tokens * tokens
+
+    def readable(self, wanted: int, device: str) -> int:
+        """How many of the tokens wanted at once can be afforded, halved until they can; 0 for fewer than some."""
+        most = MOST_OPERATIONS.get(device, MOST_OPERATIONS["cpu"])
+        while wanted >= FEWEST_TOKENS and self.operations(wanted) > most:
+            wanted //= 2
+        return wanted if wanted >= FEWEST_TOKENS else 0
+
+    def pieces(self, tokens: int, device: str) -> int:
+        """How many pieces of so many tokens can be afforded."""
+        most = MOST_OPERATIONS.get(device, MOST_OPERATIONS["cpu"])
+        return max(1, min(MOST_IN_ALL // tokens, int(most / self.operations(tokens))))
 
 
 @dataclass(frozen=True)
@@ -69,31 +83,33 @@ class Reader:
     dtype: DType | None
     max_memory: MaxMemory | None
     talk: Talk
+    size: Size
 
 
-def readable(size: Size, expected: int, tokens: int, device: str) -> int:
-    """How many tokens to read at once: four times what is expected, as far as the text goes and the cost allows."""
-    wanted = min(BEYOND * expected, MOST_TOKENS, tokens)
-    while wanted >= FEWEST_TOKENS and size.operations(wanted) > MOST_OPERATIONS.get(device, MOST_OPERATIONS["cpu"]):
-        wanted //= 2
-    return wanted
+def rise(reader: Reader, ids_T: Tensor, expected: int) -> Rise | None:
+    """Read up to four times what is ``expected``, as far as text and cost allow; None where that is too little.
 
-
-def rise(reader: Reader, ids_T: Tensor, expected: int, length: int) -> Rise:
-    """Read pieces of ``length`` tokens, and again nearer where the loss turns up early; bins meet at ``expected``."""
-    found = Rise(None, length, ())
-    for _ in range(READINGS):
-        found = _read_once(reader, ids_T, expected, length)
-        if found.turns_up is None or not FEWEST_TOKENS <= BEYOND * found.turns_up < length:
+    Where the loss turns up early, it is read again, shorter and more of it. Bins meet at ``expected``.
+    """
+    kind = pick_device(reader.device).type
+    length = reader.size.readable(min(BEYOND * expected, MOST_TOKENS, len(ids_T)), kind)
+    if not length:
+        return None
+    found = _read_once(reader, ids_T, expected, length, kind)
+    for _ in range(READINGS - 1):
+        if found.turns_up is None or not FEWEST_TOKENS <= EARLY * found.turns_up <= found.read_tokens:
             break
-        length = BEYOND * found.turns_up
+        nearer = _read_once(reader, ids_T, expected, max(FEWEST_TOKENS, AGAIN * found.turns_up), kind)
+        if nearer.turns_up is None:
+            break
+        found = nearer
     return found
 
 
-def _read_once(reader: Reader, ids_T: Tensor, expected: int, length: int) -> Rise:
+def _read_once(reader: Reader, ids_T: Tensor, expected: int, length: int, kind: str) -> Rise:
     short = max(SHORT_LEAST, min(SHORT_MOST, length // SHORT_SHARE))
     edges = _edges(expected, short, length)
-    pieces = max(1, min(MOST_TOKENS, len(ids_T)) // length)
+    pieces = min(reader.size.pieces(length, kind), len(ids_T) // length)
     ids_WT = ids_T[: pieces * length].reshape(pieces, length)
     stops = (*(edge for edge in edges[:-1] if _doubles(edge, expected)), length) if reader.context.by_length else ()
     long_WT = _losses(reader, ids_WT, stops or (length,))
@@ -141,26 +157,23 @@ def _bins(long_WT: Floats, near_WT: Floats, edges: Sequence[int]) -> Iterator[Ri
 
 
 def turning_point(bins: Sequence[RiseBin]) -> int | None:
-    """Where the first bin begins that, with every later one, is clearly above all before it together."""
+    """Where the first bin begins that is clearly above a short context, and all before it, as every later one is."""
     for index in range(1, len(bins)):
         level = _together(bins[:index])
-        if all(_above(found, level) for found in bins[index:]):
-            return bins[index].start
+        first, later = bins[index], bins[index + 1 :]
+        if _more(first, level).clear and all(_more(found, level).nats >= LEAST_NATS for found in later):
+            return first.start
     return None
 
 
 def _together(bins: Sequence[RiseBin]) -> Gap:
-    """The mean of bins by their widths, and its error."""
+    """The mean of bins by their widths, and its error; nothing where more context helped."""
     widths = np.array([found.stop - found.start for found in bins], dtype=np.float64)
     shares = widths / widths.sum()
     errors = np.array([found.error for found in bins])
     nats = float((shares * np.array([found.above_short for found in bins])).sum())
-    return Gap(nats, float(np.sqrt(((shares * errors) ** 2).sum())))
+    return Gap(max(nats, 0.0), float(np.sqrt(((shares * errors) ** 2).sum())))
 
 
-def _above(found: RiseBin, level: Gap) -> bool:
-    more = found.above_short - level.nats
-    return more >= LEAST_NATS and more >= SIGMAS * float(np.hypot(found.error, level.error))
-
-
-__all__ = ["Reader", "Rise", "Size", "readable", "rise", "turning_point"]
+def _more(found: RiseBin, level: Gap) -> Gap:
+    return Gap(found.above_short - level.nats, float(np.hypot(found.error, level.error)))

@@ -16,8 +16,8 @@ Floats = npt.NDArray[np.float64]
 
 # A difference is clear at so many standard errors: of several compared, chance brings one in a thousand there.
 SIGMAS = 3.0
-# In nats a token: what is less is of no use to anyone, however sure it is.
-LEAST_NATS = 0.05
+# In nats a token: less is no matter, however sure it is. A base shows by less than a layout or a length does.
+LEAST_NATS, LEAST_OF_BASE = 0.05, 0.03
 # Tokens that may err together: some words.
 RUN_TOKENS = 16
 # The error says nothing of a text that is no language of the model: no measurement is surer than this.
@@ -39,7 +39,11 @@ class Gap:
     @property
     def clear(self) -> bool:
         """Whether it is above nothing, by enough to matter and surely."""
-        return self.nats >= LEAST_NATS and self.sigmas >= SIGMAS
+        return self.clear_by(LEAST_NATS)
+
+    def clear_by(self, nats: float) -> bool:
+        """Whether it is surely above nothing, and so many nats or more."""
+        return self.nats >= nats and self.sigmas >= SIGMAS
 
     @property
     def confidence(self) -> float:

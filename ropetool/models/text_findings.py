@@ -18,12 +18,13 @@ from ropetool.models.fallbacks import release
 from ropetool.models.likelihood import Own, own
 from ropetool.models.load import pick_device
 from ropetool.models.loading import reason
-from ropetool.models.loss_rise import Reader, Rise, Size, readable, rise
+from ropetool.models.loss_rise import Reader, Rise, Size, rise
 from ropetool.models.options import Device, DType, MaxMemory
 from ropetool.models.pickles import as_safetensors
 from ropetool.models.runner import silent
 from ropetool.models.text import encode
 from ropetool.models.text_witness import (
+    BASE_TOKENS,
     FEWEST_TOKENS,
     TOKENS,
     UNKNOWN,
@@ -76,10 +77,10 @@ def text_findings(
     in the evidence, or in ``lengths.detail``: nothing is raised but `UsageError` for a device that is not there.
     """
     lengths = declared_length(path, read_config(path), reading)
-    where = pick_device(device)
+    pick_device(device)
     try:
         with as_safetensors(path) as files:
-            return _read(files, reading, text, lengths, device, str(where.type), {
+            return _read(files, reading, text, lengths, device, {
                 "dtype": dtype, "max_memory": max_memory, "trust_remote_code": trust_remote_code, "talk": talk,
             })  # fmt: skip
     except RopetoolError as error:
@@ -98,7 +99,7 @@ def _not_measured(lengths: TrainedLength, why: str) -> TrainedLength:
 
 
 def _read(
-    path: Path, reading: Reading, text: str, lengths: TrainedLength, device: Device, kind: str, ways: dict[str, Any]
+    path: Path, reading: Reading, text: str, lengths: TrainedLength, device: Device, ways: dict[str, Any]
 ) -> TextFindings:
     if not reading.rotations:
         raise UnsupportedError(reading.refusal)
@@ -107,19 +108,19 @@ def _read(
     evidence, layouts, bases, size = _by_layout(path, reading, ids_T, windows, device, ways)
     warnings = base_warnings(bases)
     why = _untold(evidence, reading, warnings)
-    lengths = _not_measured(lengths, why) if why else _measured(path, reading, ids_T, lengths, size, device, kind, ways)
+    lengths = _not_measured(lengths, why) if why else _measured(path, reading, ids_T, lengths, size, device, ways)
     return TextFindings(evidence, layouts, bases, lengths, (*warnings, *lengths.warnings))
 
 
 def _windows(ids_T: Tensor, trained: int | None) -> list[list[int]]:
-    """Pieces of the beginning, within the trained length, 512 tokens in all; raises `UnsupportedError` for too few."""
+    """Pieces within the trained length, of 512 tokens at most; raises `UnsupportedError` where they are too short."""
     length = min(TOKENS, trained or TOKENS, len(ids_T))
     if length < FEWEST_TOKENS:
         raise UnsupportedError(
             f"{length} tokens are too few to tell layouts apart (the text has {len(ids_T)}, the trained length is "
             f"{trained}); {FEWEST_TOKENS} are the least"
         )
-    pieces = min(TOKENS, len(ids_T)) // length
+    pieces = min(BASE_TOKENS, len(ids_T)) // length
     return [[int(token) for token in row] for row in ids_T[: pieces * length].reshape(pieces, length)]
 
 
@@ -158,21 +159,24 @@ def _untold(evidence: Evidence, reading: Reading, warnings: tuple[Warn, ...]) ->
 
 
 def _measured(
-    path: Path, reading: Reading, ids_T: Tensor, lengths: TrainedLength, size: Size, device: Device, kind: str,
+    path: Path, reading: Reading, ids_T: Tensor, lengths: TrainedLength, size: Size, device: Device,
     ways: dict[str, Any],
 ) -> TrainedLength:  # fmt: skip
     """The lengths with what was measured; read beyond what the checkpoint is made to serve."""
     expected = lengths.reach or lengths.trained or TOKENS
-    length = readable(size, expected, len(ids_T), kind)
-    if length < FEWEST_TOKENS:
-        return _not_measured(lengths, f"a model of {size.parameters:.2g} parameters takes too long for that on {kind}")
-    ways["talk"](f"reading {length} tokens at once, to see where the loss turns up")
+    ways["talk"]("reading more of it at once, to see where the loss turns up")
     context = _context(reading, lengths)
-    reader = Reader(path, context, device, ways["dtype"], ways["max_memory"], ways["talk"])
+    reader = Reader(path, context, device, ways["dtype"], ways["max_memory"], ways["talk"], size)
     try:
-        return _compared(lengths, rise(reader, ids_T, expected, length), expected)
+        found = rise(reader, ids_T, expected)
     except RopetoolError as error:
         return _not_measured(lengths, error.message)
+    if found is None:
+        said = (
+            f"{len(ids_T)} tokens of text, and a model of {size.parameters:.2g} parameters, are too little or too much"
+        )
+        return _not_measured(lengths, said)
+    return _compared(lengths, found, expected)
 
 
 def _context(reading: Reading, lengths: TrainedLength) -> Context:
@@ -194,7 +198,7 @@ def _compared(lengths: TrainedLength, found: Rise, expected: int) -> TrainedLeng
         if turned < AGREES[0] * expected:
             said += ": it cannot read as far as that"
         elif turned >= AGREES[1] * expected:
-            said += ": it was probably trained with more"
+            said += ": it reads further than that"
         if not AGREES[0] * expected <= turned < AGREES[1] * expected:
             warnings = (*warnings, Warn("trained-length", said))
     return replace(

@@ -7,7 +7,7 @@ lower loss. A witness that sees nothing says so: a model that reads no better th
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -18,7 +18,7 @@ from ropetool.engines.mistakes import USUAL_BASE, Rotated, meant
 from ropetool.errors import ConfigError
 from ropetool.families.reading import Evidence, Reading, Rotation, Warn
 from ropetool.models.likelihood import Own, rotated
-from ropetool.models.paired import Floats, Gap, gap
+from ropetool.models.paired import LEAST_OF_BASE, Floats, gap
 from ropetool.rope.frequencies import Default, Scaling
 from ropetool.rope.pairing import Pairing
 
@@ -28,8 +28,11 @@ FEWEST_TOKENS = 64
 BASES = (USUAL_BASE, 100_000.0, 500_000.0, 1_000_000.0)
 UNKNOWN = "unknown"
 
-#: The loss of every token of the text, [T] in nats, rotated so.
-Read = Callable[[Rotated], Floats]
+# A base shows less than a layout does: more pieces of the text are read for it, where they cost no more than this.
+BASE_TOKENS, BASE_OPERATIONS = 4096, 1.5e12
+
+#: The loss of every token of so many pieces of the text, [T] in nats, rotated so.
+Read = Callable[[Rotated, int], Floats]
 
 
 @dataclass(frozen=True)
@@ -76,28 +79,30 @@ class BaseCurve:
 
 
 def layout_and_bases(
-    loaded: Own, windows: Sequence[Sequence[int]], counted: Sequence[int]
+    loaded: Own, windows_WT: Sequence[Sequence[int]], counted: Sequence[int]
 ) -> tuple[Evidence, LayoutLosses, tuple[BaseCurve, ...]]:
     """What the text says of the layout and of the base of each kind of layer.
 
-    ``windows`` are token ids, each read from position 0; ``counted`` those of a longer stretch, whose shares are what
-    a model must beat. Raises `UnsupportedError` for a class that cannot be run by the reference rotation.
+    ``windows_WT`` are token ids, each read from position 0: 512 tokens of them for the layout, more for the base where
+    the model is small. ``counted`` are those of a longer stretch, whose shares are what a model must beat. Raises
+    `UnsupportedError` for a class that cannot be run by the reference rotation.
     """
-    reading, read = loaded.reading, _reader(loaded, windows)
-    unigram_T = _unigram(windows, counted)
+    reading, read = loaded.reading, _reader(loaded, windows_WT)
+    few = max(1, TOKENS // len(windows_WT[0]))
+    unigram_T = _unigram(windows_WT[:few], counted)
     truth = meant(reading)
-    hows = {layout: replace(truth, pairing=layout) for layout in Pairing}
-    better = min(Pairing, key=lambda layout: _mean(read(hows[layout])))
-    if not _tells(read, hows, better, unigram_T):  # a wrong base may spoil both
-        spoiled = [based for how in hows.values() for based in _all_bases(reading, how)]
-        hows = {
-            layout: min((how for how in spoiled if how.pairing is layout), key=lambda how: _mean(read(how)))
+    losses_T = {layout: read(replace(truth, pairing=layout), few) for layout in Pairing}
+    if not _tells(losses_T, unigram_T):  # a wrong base may spoil both
+        losses_T = {
+            layout: min((read(how, few) for how in _all_bases(reading, replace(truth, pairing=layout))), key=_mean)
             for layout in Pairing
         }
-        better = min(Pairing, key=lambda layout: _mean(read(hows[layout])))
-    evidence, losses = _judged(read, hows, better, unigram_T, loaded)
-    curves = tuple(_curves(reading, replace(truth, pairing=better), read)) if evidence.says != UNKNOWN else ()
-    return evidence, losses, curves
+    evidence, losses = _judged(losses_T, unigram_T, len(loaded.runner.model.get_output_embeddings().weight))
+    if evidence.says == UNKNOWN:
+        return evidence, losses, ()
+    many = _affordable(loaded, windows_WT, few)
+    how = replace(truth, pairing=Pairing(evidence.says))
+    return evidence, losses, tuple(_curves(reading, how, lambda other: read(other, many)))
 
 
 def base_warnings(curves: Iterable[BaseCurve]) -> tuple[Warn, ...]:
@@ -105,17 +110,23 @@ def base_warnings(curves: Iterable[BaseCurve]) -> tuple[Warn, ...]:
     return tuple(Warn("wrong-base", curve.detail) for curve in curves if curve.clear)
 
 
-def _reader(loaded: Own, windows: Sequence[Sequence[int]]) -> Read:
-    """Reads the windows in a given rotation, each rotation once."""
-    known: dict[tuple[object, ...], Floats] = {}
+def _reader(loaded: Own, windows_WT: Sequence[Sequence[int]]) -> Read:
+    """Reads the first of the windows in a given rotation, each once."""
+    known: dict[tuple[object, ...], list[Floats]] = {}
 
-    def read(how: Rotated) -> Floats:
-        key = (how.pairing, how.turns)
-        if key not in known:
-            known[key] = np.concatenate([_losses(loaded, how, ids) for ids in windows])
-        return known[key]
+    def read(how: Rotated, windows: int) -> Floats:
+        losses = known.setdefault((how.pairing, how.turns), [])
+        losses += [_losses(loaded, how, ids) for ids in windows_WT[len(losses) : windows]]
+        return np.concatenate(losses[:windows])
 
     return read
+
+
+def _affordable(loaded: Own, windows_WT: Sequence[Sequence[int]], few: int) -> int:
+    """How many windows to read with each base: as many as tell well, if the model is small."""
+    per_token = 2.0 * loaded.runner.model.num_parameters() * (len(BASES) + 1)
+    tokens = min(BASE_TOKENS, int(BASE_OPERATIONS / per_token))
+    return max(few, min(len(windows_WT), tokens // len(windows_WT[0])))
 
 
 def _losses(loaded: Own, how: Rotated, ids: Sequence[int]) -> Floats:
@@ -137,20 +148,22 @@ def _mean(losses_T: Floats) -> float:
     return mean if math.isfinite(mean) else math.inf
 
 
-def _tells(read: Read, hows: dict[Pairing, Rotated], better: Pairing, unigram_T: Floats) -> bool:
-    best_T, other_T = read(hows[better]), read(hows[better.other])
-    return gap(unigram_T, best_T).clear and gap(other_T, best_T).clear
+def _better(losses_T: Mapping[Pairing, Floats]) -> Pairing:
+    return min(Pairing, key=lambda layout: _mean(losses_T[layout]))
 
 
-def _judged(
-    read: Read, hows: dict[Pairing, Rotated], better: Pairing, unigram_T: Floats, loaded: Own
-) -> tuple[Evidence, LayoutLosses]:
-    best_T, other_T = read(hows[better]), read(hows[better.other])
-    apart, ahead = gap(other_T, best_T), gap(unigram_T, best_T)
-    half, interleaved = (_mean(read(hows[layout])) for layout in (Pairing.HALF, Pairing.INTERLEAVED))
-    weight = loaded.runner.model.get_output_embeddings().weight
+def _tells(losses_T: Mapping[Pairing, Floats], unigram_T: Floats) -> bool:
+    better = _better(losses_T)
+    return gap(unigram_T, losses_T[better]).clear and gap(losses_T[better.other], losses_T[better]).clear
+
+
+def _judged(losses_T: Mapping[Pairing, Floats], unigram_T: Floats, vocabulary: int) -> tuple[Evidence, LayoutLosses]:
+    better = _better(losses_T)
+    best_T = losses_T[better]
+    apart, ahead = gap(losses_T[better.other], best_T), gap(unigram_T, best_T)
+    half, interleaved = _mean(losses_T[Pairing.HALF]), _mean(losses_T[Pairing.INTERLEAVED])
     losses = LayoutLosses(
-        half, interleaved, apart.nats, apart.error, _mean(unigram_T), math.log(len(weight)), len(best_T)
+        half, interleaved, apart.nats, apart.error, _mean(unigram_T), math.log(vocabulary), len(best_T)
     )  # fmt: skip
     told = f"read as half the text costs {half:.3f} nats a token, as interleaved {interleaved:.3f}"
     figures = {**vars(losses), "sigmas": apart.sigmas}
@@ -196,7 +209,7 @@ def _scaled(how: Rotated, index: int, scaling: Scaling) -> Rotated:
     return replace(how, turns=turns)
 
 
-def _curves(reading: Reading, how: Rotated, read: Read) -> Iterator[BaseCurve]:
+def _curves(reading: Reading, how: Rotated, read: Callable[[Rotated], Floats]) -> Iterator[BaseCurve]:
     if reading.family.learned:  # factors of the frequencies are in the weights: another base has none
         return
     for index, rotation in enumerate(reading.rotations):
@@ -214,13 +227,13 @@ def _curve(reading: Reading, rotation: Rotation, tried: dict[float, Floats], bar
     configured = rotation.scaling.theta
     best = min(tried, key=lambda base: _mean(tried[base]))
     above = {base: gap(losses_T, tried[best]) for base, losses_T in tried.items()}
-    likely = tuple(base for base in tried if not above[base].clear)
+    likely = tuple(base for base in tried if not above[base].clear_by(LEAST_OF_BASE))
     told = _told(reading, rotation, best, {base: _mean(losses_T) for base, losses_T in tried.items()})
     clear, said = configured not in likely, ""
     if not clear:
-        names = " or ".join(number(base) for base in likely)
-        said = f"the loss does not speak against it: of those tried, it fits {names}"
-    elif bare_T is not None and not gap(bare_T, tried[best]).clear:
+        others = " or ".join(number(base) for base in likely if base != configured)
+        said = f"which cannot be told from {others}" if others else "and every other base is clearly worse"
+    elif bare_T is not None and not gap(bare_T, tried[best]).clear_by(LEAST_OF_BASE):
         clear = False
         said = f"without its {rotation.scaling.name} scaling the same base gives {_mean(bare_T):.3f}: the scaling costs"
     elif reading.extension.get("original_theta") in likely:
@@ -233,7 +246,7 @@ def _curve(reading: Reading, rotation: Rotation, tried: dict[float, Floats], bar
         BaseLoss(base, _mean(losses_T), above[base].nats, above[base].error) for base, losses_T in tried.items()
     )
     return BaseCurve(
-        rotation.layers, configured, rotation.theta_source, losses, likely, clear, f"{told}: {said}"
+        rotation.layers, configured, rotation.theta_source, losses, likely, clear, f"{told}{', ' if not clear and configured in likely else ': '}{said}"
     )  # fmt: skip
 
 
@@ -244,6 +257,3 @@ def _told(reading: Reading, rotation: Rotation, best: float, means: dict[float, 
     if best == configured:
         return f"{told}, which {rotation.theta_source} says"
     return f"{told}, and {rotation.theta_source} says {number(configured)} ({means[configured]:.3f})"
-
-
-__all__ = ["BaseCurve", "BaseLoss", "Gap", "LayoutLosses", "base_warnings", "layout_and_bases"]
