@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from ropetool.checkpoint.config import count
 from ropetool.checkpoint.shards import read_json_file
-from ropetool.families.context import context_of
+from ropetool.families.context import trained_of
 from ropetool.families.lengths import NO_LIMIT_TOKENS, OTHER_LENGTH_KEYS, TOKENIZER_CONFIG
 from ropetool.families.reading import Reading, Warn
 from ropetool.families.recipes import ORIGINAL
 
 MODEL_MAX_LENGTH = "model_max_length"
+# The loss turns up at the trained length or beyond, by quarters of a doubling (`models.loss_rise`): between these
+# shares of what is expected, a measurement agrees.
+AGREES = (0.8, 2.0)
 
 
 @dataclass(frozen=True)
@@ -55,16 +57,37 @@ class TrainedLength:
     read_tokens: int | None = None
     by_position: tuple[RiseBin, ...] = ()
     detail: str = "not measured: no text was read"
-    warnings: tuple[Warn, ...] = ()
+
+    @property
+    def expected(self) -> int | None:
+        """How far the checkpoint should read: what it serves, else what it was trained with."""
+        return self.reach or self.trained
 
 
-def declared_length(path: Path, config: Mapping[str, Any], reading: Reading) -> TrainedLength:
+def declared_length(path: Path, reading: Reading) -> TrainedLength:
     """The declared lengths alone; nothing is run."""
-    context = context_of(config) if not reading.family.probed else None
-    trained = context.trained if context else reading.rotations[0].original_length or reading.length
-    reach = context.reach if context else reading.reach
     declared = tuple(_declared(path, reading))
-    return TrainedLength(declared, trained, reach, warnings=tuple(_warned(declared, trained, reach)))
+    if not reading.rotations:
+        return TrainedLength(declared, reading.length, reading.length)
+    return TrainedLength(declared, trained_of(reading), reading.reach)
+
+
+def with_measured(lengths: TrainedLength, turned: int | None, read: int, bins: tuple[RiseBin, ...]) -> TrainedLength:
+    """The lengths with what a text showed: where the loss ``turned`` up, of so many tokens ``read`` at once."""
+    means = "was extended to" if lengths.reach != lengths.trained else "declares"
+    said = (
+        f"the loss does not turn up within the {read} tokens read"
+        if turned is None
+        else f"the loss turns up at about {turned} tokens, of {read} read"
+    )
+    if lengths.expected:
+        said += f"; config.json {means} {lengths.expected}"
+    return replace(lengths, measured=turned, read_tokens=read, by_position=bins, detail=said)
+
+
+def length_warnings(lengths: TrainedLength) -> tuple[Warn, ...]:
+    """Where the lengths disagree: a tokenizer's limit that is none of the config's, and what was measured."""
+    return (*_of_tokenizer(lengths), *_of_measured(lengths))
 
 
 def _declared(path: Path, reading: Reading) -> Iterator[Declared]:
@@ -89,13 +112,25 @@ def _declared(path: Path, reading: Reading) -> Iterator[Declared]:
         yield Declared(f"{TOKENIZER_CONFIG}: {MODEL_MAX_LENGTH}", limit)
 
 
-def _warned(declared: tuple[Declared, ...], trained: int | None, reach: int | None) -> Iterator[Warn]:
-    """A tokenizer's limit that is no length of the config."""
-    for found in declared:
+def _of_tokenizer(lengths: TrainedLength) -> Iterator[Warn]:
+    trained, reach = lengths.trained, lengths.reach
+    for found in lengths.declared:
         if found.where.startswith(TOKENIZER_CONFIG) and trained and found.tokens not in (trained, reach):
+            means = f"{trained} tokens" if trained == reach else f"{trained} tokens, extended to {reach}"
             said = (
-                f"{found.where} is {found.tokens}, and config.json means {trained} tokens"
-                + (f", extended to {reach}" if reach != trained else "")
-                + ": the tokenizer warns, or cuts, at another length than the model's"
+                f"{found.where} is {found.tokens}, and config.json means {means}: the tokenizer warns, or cuts, at "
+                f"another length than the model's"
             )
             yield Warn("tokenizer-length", said)
+
+
+def _of_measured(lengths: TrainedLength) -> Iterator[Warn]:
+    turned, expected = lengths.measured, lengths.expected
+    if turned is None or not expected or AGREES[0] * expected <= turned < AGREES[1] * expected:
+        return
+    means = (
+        "it cannot read as far as that"
+        if turned < expected
+        else "it reads further than that: trained with more, or with another base"
+    )
+    yield Warn("trained-length", f"{lengths.detail}: {means}")

@@ -11,14 +11,14 @@ from torch import Tensor
 
 from ropetool.checkpoint.folder import read_config
 from ropetool.errors import RopetoolError, UnsupportedError
-from ropetool.families.context import Context
+from ropetool.families.context import context_of
 from ropetool.families.reading import Evidence, Reading, Warn
-from ropetool.families.trained_length import TrainedLength, declared_length
+from ropetool.families.trained_length import TrainedLength, declared_length, length_warnings, with_measured
 from ropetool.models.fallbacks import release
 from ropetool.models.likelihood import Own, own
 from ropetool.models.load import pick_device
 from ropetool.models.loading import reason
-from ropetool.models.loss_rise import Reader, Rise, Size, rise
+from ropetool.models.loss_rise import Reader, Size, rise
 from ropetool.models.options import Device, DType, MaxMemory
 from ropetool.models.pickles import as_safetensors
 from ropetool.models.runner import silent
@@ -37,24 +37,28 @@ from ropetool.models.trial import check_causal_on
 
 # Of a text as much as counts its tokens well, and fills the longest reading.
 CHARACTERS = 400_000
-# The loss turns up at the trained length or beyond (see `models.loss_rise`): what lies between these shares agrees.
-AGREES = (0.8, 2.0)
 
 Talk = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class TextLosses:
+    """The losses of a text by layout, and a curve over the base for each kind of layer; none where it was not read."""
+
+    layouts: LayoutLosses
+    bases: tuple[BaseCurve, ...]
 
 
 @dataclass(frozen=True)
 class TextFindings:
     """What a text told.
 
-    ``evidence`` is the witness of the layout, ``layouts`` its losses, ``bases`` a curve for each kind of layer,
-    ``lengths`` what is declared beside what was measured. None and empty where nothing could be read; the evidence
-    then says why.
+    ``evidence`` is the witness of the layout; where nothing could be read it says why, and ``losses`` is None.
+    ``lengths`` is what is declared beside what was measured; ``warnings`` are of the base and of the lengths.
     """
 
     evidence: Evidence
-    layouts: LayoutLosses | None
-    bases: tuple[BaseCurve, ...]
+    losses: TextLosses | None
     lengths: TrainedLength
     warnings: tuple[Warn, ...]
 
@@ -76,7 +80,7 @@ def text_findings(
     and base are those that config.json means. ``dtype`` None keeps the stored one. What a checkpoint cannot do is said
     in the evidence, or in ``lengths.detail``: nothing is raised but `UsageError` for a device that is not there.
     """
-    lengths = declared_length(path, read_config(path), reading)
+    lengths = declared_length(path, reading)
     pick_device(device)
     try:
         with as_safetensors(path) as files:
@@ -87,7 +91,8 @@ def text_findings(
         said = error.message
     except Exception as error:  # noqa: BLE001 - a class that runs on a stranger's config can raise anything
         said = f"{type(error).__name__}: {reason(error)}"
-    return TextFindings(_unread(said), None, (), _not_measured(lengths, "the text could not be read"), ())
+    lengths = _not_measured(lengths, "the text could not be read")
+    return TextFindings(_unread(said), None, lengths, length_warnings(lengths))
 
 
 def _unread(said: str) -> Evidence:
@@ -109,7 +114,7 @@ def _read(
     warnings = base_warnings(bases)
     why = _untold(evidence, reading, warnings)
     lengths = _not_measured(lengths, why) if why else _measured(path, reading, ids_T, lengths, size, device, ways)
-    return TextFindings(evidence, layouts, bases, lengths, (*warnings, *lengths.warnings))
+    return TextFindings(evidence, TextLosses(layouts, bases), lengths, (*warnings, *length_warnings(lengths)))
 
 
 def _windows(ids_T: Tensor, trained: int | None) -> list[list[int]]:
@@ -163,12 +168,10 @@ def _measured(
     ways: dict[str, Any],
 ) -> TrainedLength:  # fmt: skip
     """The lengths with what was measured; read beyond what the checkpoint is made to serve."""
-    expected = lengths.reach or lengths.trained or TOKENS
     ways["talk"]("reading more of it at once, to see where the loss turns up")
-    context = _context(reading, lengths)
-    reader = Reader(path, context, device, ways["dtype"], ways["max_memory"], ways["talk"], size)
+    reader = Reader(path, context_of(read_config(path)), device, ways["dtype"], ways["max_memory"], ways["talk"], size)
     try:
-        found = rise(reader, ids_T, expected)
+        found = rise(reader, ids_T, lengths.expected or TOKENS)
     except RopetoolError as error:
         return _not_measured(lengths, error.message)
     if found is None:
@@ -176,31 +179,4 @@ def _measured(
             f"{len(ids_T)} tokens of text, and a model of {size.parameters:.2g} parameters, are too little or too much"
         )
         return _not_measured(lengths, said)
-    return _compared(lengths, found, expected)
-
-
-def _context(reading: Reading, lengths: TrainedLength) -> Context:
-    from ropetool.models.properties import room
-
-    capped = bool(reading.config.get("attn_logit_softcapping"))
-    return Context(lengths.trained, lengths.reach, room(reading)[0] is not None, capped)
-
-
-def _compared(lengths: TrainedLength, found: Rise, expected: int) -> TrainedLength:
-    """The measured length beside the one that config.json makes one expect, with a warning where they disagree."""
-    what = "serves" if lengths.reach != lengths.trained else "declares"
-    turned, read = found.turns_up, found.read_tokens
-    warnings: tuple[Warn, ...] = lengths.warnings
-    if turned is None:
-        said = f"the loss does not turn up within the {read} tokens read; config.json {what} {expected}"
-    else:
-        said = f"the loss turns up at about {turned} tokens, of {read} read; config.json {what} {expected}"
-        if turned < AGREES[0] * expected:
-            said += ": it cannot read as far as that"
-        elif turned >= AGREES[1] * expected:
-            said += ": it reads further than that"
-        if not AGREES[0] * expected <= turned < AGREES[1] * expected:
-            warnings = (*warnings, Warn("trained-length", said))
-    return replace(
-        lengths, measured=turned, read_tokens=read, by_position=found.bins, detail=said, warnings=warnings
-    )  # fmt: skip
+    return with_measured(lengths, found.turns_up, found.read_tokens, found.bins)

@@ -224,30 +224,43 @@ def _curves(reading: Reading, how: Rotated, read: Callable[[Rotated], Floats]) -
 
 
 def _curve(reading: Reading, rotation: Rotation, tried: dict[float, Floats], bare_T: Floats | None) -> BaseCurve:
+    """``bare_T`` are the losses with the config's base and no scaling, where it has a scaling."""
     configured = rotation.scaling.theta
     best = min(tried, key=lambda base: _mean(tried[base]))
     above = {base: gap(losses_T, tried[best]) for base, losses_T in tried.items()}
     likely = tuple(base for base in tried if not above[base].clear_by(LEAST_OF_BASE))
-    told = _told(reading, rotation, best, {base: _mean(losses_T) for base, losses_T in tried.items()})
-    clear, said = configured not in likely, ""
-    if not clear:
-        others = " or ".join(number(base) for base in likely if base != configured)
-        said = f"which cannot be told from {others}" if others else "and every other base is clearly worse"
-    elif bare_T is not None and not gap(bare_T, tried[best]).clear_by(LEAST_OF_BASE):
-        clear = False
-        said = f"without its {rotation.scaling.name} scaling the same base gives {_mean(bare_T):.3f}: the scaling costs"
-    elif reading.extension.get("original_theta") in likely:
-        clear = False
-        said = "an extension raised the base, as config.json's marker says, and the text is short"
+    excuse = _excuse(reading, rotation, tried[best], bare_T, likely)
+    clear = configured not in likely and not excuse
+    if configured in likely:
+        said = _not_told(tuple(base for base in likely if base != configured))
     else:
-        names = " or ".join(number(base) for base in likely)
-        said = f"{above[configured]} more; the base was probably lost or changed, and it was {names}"
+        said = f"{above[configured]} nats more; " + (excuse or f"the base was probably lost or changed: {_or(likely)}")
     losses = tuple(
         BaseLoss(base, _mean(losses_T), above[base].nats, above[base].error) for base, losses_T in tried.items()
     )
-    return BaseCurve(
-        rotation.layers, configured, rotation.theta_source, losses, likely, clear, f"{told}{', ' if not clear and configured in likely else ': '}{said}"
-    )  # fmt: skip
+    told = _told(reading, rotation, best, {base: _mean(losses_T) for base, losses_T in tried.items()})
+    return BaseCurve(rotation.layers, configured, rotation.theta_source, losses, likely, clear, f"{told}: {said}")
+
+
+def _excuse(
+    reading: Reading, rotation: Rotation, best_T: Floats, bare_T: Floats | None, likely: tuple[float, ...]
+) -> str:
+    """Why another base gives less without the config's being wrong; empty where nothing does."""
+    if bare_T is not None and not gap(bare_T, best_T).clear_by(LEAST_OF_BASE):
+        return (
+            f"without its {rotation.scaling.name} scaling it gives {_mean(bare_T):.3f}, so that is the scaling's cost"
+        )
+    if reading.extension.get("original_theta") in likely:
+        return "an extension raised the base, as config.json's marker says, and that costs in a short text"
+    return ""
+
+
+def _or(bases: tuple[float, ...]) -> str:
+    return " or ".join(number(base) for base in bases)
+
+
+def _not_told(others: tuple[float, ...]) -> str:
+    return f"it cannot be told from {_or(others)}" if others else "every other base that was tried is clearly worse"
 
 
 def _told(reading: Reading, rotation: Rotation, best: float, means: dict[float, float]) -> str:
