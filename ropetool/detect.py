@@ -132,7 +132,7 @@ def _nothing_to_read(result: Inspection, text: str | None) -> Inspection:
     if text is None:
         return result
     said = Warn(
-        "text-not-read", "a text tells the layout and the base of a rotation; there is none, so it was not read"
+        "text-not-read", "a text tells the layout and base of a rotation; there is none, so it was not read"
     )
     return replace(result, warnings=(*result.warnings, said))
 
