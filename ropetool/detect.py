@@ -131,9 +131,7 @@ def _nothing_to_read(result: Inspection, text: str | None) -> Inspection:
     """A text was given to a model that does not rotate: nothing is run, and that is said."""
     if text is None:
         return result
-    said = Warn(
-        "text-not-read", "a text tells the layout and base of a rotation; there is none, so it was not read"
-    )
+    said = Warn("text-not-read", "a text tells the layout and base of a rotation; there is none, so it was not read")
     return replace(result, warnings=(*result.warnings, said))
 
 

@@ -37,7 +37,9 @@ Read = Callable[[Rotated, int], Floats]
 
 @dataclass(frozen=True)
 class LayoutLosses:
-    """Mean loss in nats a token of the same weights as half and as interleaved, by the best base that was tried.
+    """Mean loss in nats a token of the same weights as half and as interleaved.
+
+    With the config's base; where that tells nothing and the best of the bases does, with that.
 
     ``gap`` and its ``error`` are by how much the one costs more than the other. ``unigram`` is what counting the
     tokens of the text gives, ``uniform`` the logarithm of the vocabulary. ``tokens`` are those predicted.
@@ -93,10 +95,11 @@ def layout_and_bases(
     truth = meant(reading)
     losses_T = {layout: read(replace(truth, pairing=layout), few) for layout in Pairing}
     if not _tells(losses_T, unigram_T):  # a wrong base may spoil both
-        losses_T = {
+        best_T = {
             layout: min((read(how, few) for how in _all_bases(reading, replace(truth, pairing=layout))), key=_mean)
             for layout in Pairing
         }
+        losses_T = best_T if _tells(best_T, unigram_T) else losses_T
     evidence, losses = _judged(losses_T, unigram_T, len(loaded.runner.model.get_output_embeddings().weight))
     if evidence.says == UNKNOWN:
         return evidence, losses, ()
@@ -247,9 +250,7 @@ def _excuse(
 ) -> str:
     """Why another base gives less without the config's being wrong; empty where nothing does."""
     if bare_T is not None and not gap(bare_T, best_T).clear_by(LEAST_OF_BASE):
-        return (
-            f"without its {rotation.scaling.name} scaling it gives {_mean(bare_T):.3f}, so the scaling costs that"
-        )
+        return f"without its {rotation.scaling.name} scaling it gives {_mean(bare_T):.3f}, so the scaling costs that"
     if reading.extension.get("original_theta") in likely:
         return "an extension raised the base, as config.json's marker says, and that costs in a short text"
     return ""
