@@ -102,10 +102,8 @@ def layout_and_bases(
     unigram_T = _unigram(windows_WT[:few], counted)
     truth = meant(reading)
     tried = {layout: _tried(reading, replace(truth, pairing=layout), read, few) for layout in Pairing}
-    losses_T = _deciding(
-        {p: rows[0] for p, rows in tried.items()}, {p: min(rows, key=_mean) for p, rows in tried.items()}
-    )
-    evidence, losses = _judged(losses_T, unigram_T, still_T, len(loaded.runner.model.get_output_embeddings().weight))
+    words = len(loaded.runner.model.get_output_embeddings().weight)
+    evidence, losses = _judged(_deciding(tried, unigram_T), unigram_T, read(_still(truth), few), words)
     if evidence.says == UNKNOWN:
         return evidence, losses, ()
     many = _affordable(loaded, windows_WT, few)
@@ -185,7 +183,7 @@ def _still(how: Rotated) -> Rotated:
 
 
 def _deciding(tried: Mapping[Pairing, list[Floats]], unigram_T: Floats) -> Mapping[Pairing, Floats]:
-    """The losses to judge by: each layout at its best, but as config.json has it where both say the same, or nothing."""
+    """The losses to judge by: each layout at its best; as config.json has it, where both say the same, or nothing."""
     as_meant = {layout: rows[0] for layout, rows in tried.items()}
     at_best = {layout: min(rows, key=_mean) for layout, rows in tried.items()}
     better = _better(at_best)
