@@ -103,7 +103,10 @@ def layout_and_bases(
     truth = meant(reading)
     tried = {layout: _tried(reading, replace(truth, pairing=layout), read, few) for layout in Pairing}
     words = len(loaded.runner.model.get_output_embeddings().weight)
-    evidence, losses = _judged(_deciding(tried, unigram_T), unigram_T, read(_still(truth), few), words)
+    deciding = _deciding(tried, unigram_T)
+    evidence, losses = _judged(deciding, unigram_T, read(_still(truth), few), words)
+    if any(deciding[layout] is not rows[0] for layout, rows in tried.items()):
+        evidence = replace(evidence, detail=f"{evidence.detail}; each at its best, with another base or no scaling")
     if evidence.says == UNKNOWN:
         return evidence, losses, ()
     many = _affordable(loaded, windows_WT, few)

@@ -262,6 +262,7 @@ def test_what_spoils_the_right_layout_does_not_make_the_wrong_one_right(
     path = copied(tmp_path, **rope)
     found = ask(path)
     assert found.evidence.says == "half", found.evidence.detail
+    assert "each at its best" in found.evidence.detail
     assert {warning.code for warning in found.warnings} == {code}
     monkeypatch.setattr(text_witness, "_tried", lambda reading, how, read, windows: [read(how, windows)])
     assert ask(path).evidence.says != "half"
