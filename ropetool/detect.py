@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 from ropetool.checkpoint.adapter import ADAPTER_PICKLE, ADAPTER_SINGLE, is_adapter, open_adapter
 from ropetool.checkpoint.folder import Checkpoint, has_guard, open_checkpoint, read_config, side_files
 from ropetool.checkpoint.pickled import pickled_files
-from ropetool.errors import NoRotaryError, QuantisedError, RopetoolError, UsageError
+from ropetool.errors import NoRotaryError, QuantisedError, RopetoolError, UnknownFamilyError, UsageError
 from ropetool.families.adapter import plan_adapter, read_adapter
 from ropetool.families.buffers import stale_frequency_warnings
 from ropetool.families.plan import plan_conversion
+from ropetool.families.positions import INSTEAD_OF_ROPE, Position, claims_of, said
+from ropetool.families.positions_seen import Seen, seen_by_both, seen_by_tensors, speaks_of_rope
 from ropetool.families.protection import stock_is_right, who_runs_it
 from ropetool.families.reading import Evidence, Reading, Rotation, Warn
-from ropetool.families.schemes import Scheme, scheme_of
 from ropetool.families.towers import tower_warnings, towers_of
 from ropetool.families.trained_length import TrainedLength, declared_length, length_warnings
 from ropetool.models.understand import understand
@@ -72,6 +73,7 @@ class Inspection:
     moves: Moves | None
     towers: Mapping[str, int]
     warnings: tuple[Warn, ...]
+    scheme_detail: tuple[Position, ...] = ()
     trained_length: TrainedLength | None = None
     text: TextLosses | None = None
 
@@ -96,16 +98,16 @@ def inspect(
     if base is not None:
         raise UsageError(f"--base is for an adapter, and {path} is a whole checkpoint; leave it out")
     config = read_config(path)
-    scheme = scheme_of(str(config.get("model_type")))
-    if scheme is not None:
-        return _nothing_to_read(_without_rope(path, config, scheme), text)
+    claims = claims_of(config)
+    if claims:
+        return _nothing_to_read(_without_rope(path, config, seen_by_both(claims, _if_there(path))), text)
     try:
         reading = understand(path, config, trust_remote_code=trust_remote_code)
-    except NoRotaryError as error:  # a type that has RoPE in other configs
-        if "scheme" not in error.fields:  # the probe saw that nothing turns, and not what there is instead
+    except (NoRotaryError, UnknownFamilyError) as error:
+        seen = _seen_instead(path, config, error)
+        if seen is None:
             raise
-        scheme = Scheme(str(error.fields["scheme"]), error.message)
-        return _nothing_to_read(_without_rope(path, config, scheme), text)
+        return _nothing_to_read(_without_rope(path, config, seen), text)
     moves, towers, weight_warnings = _weights(path, reading)
     lengths = declared_length(path, reading)
     result = Inspection(
@@ -177,10 +179,38 @@ def _adapter(path: Path, given_base: Path | None, text: str | None) -> Inspectio
     )  # fmt: skip
 
 
-def _without_rope(path: Path, config: Mapping[str, Any], scheme: Scheme) -> Inspection:
+def _without_rope(path: Path, config: Mapping[str, Any], seen: Seen) -> Inspection:
     model_type = str(config.get("model_type"))
-    warning = Warn("no-rope", f"{model_type} has no rotary position embedding: {scheme.sentence}")
-    return Inspection(str(path), model_type, scheme.name, None, (), (), {}, (), None, {}, (warning,))
+    warning = Warn("no-rope", f"{model_type} has no rotary position embedding: {said(seen.positions)}")
+    return Inspection(
+        str(path), model_type, seen.positions[0].scheme, None, seen.evidence, (), {}, (), None, {},
+        (warning, *seen.warnings), seen.positions,
+    )  # fmt: skip
+
+
+def _seen_instead(path: Path, config: Mapping[str, Any], error: RopetoolError) -> Seen | None:
+    """What there is where no RoPE was found: by the config of a type that has it in others, or by tensors alone."""
+    checkpoint = _if_there(path)
+    claims = claims_of(config, INSTEAD_OF_ROPE) if "scheme" in error.fields else ()
+    if claims:
+        return seen_by_both(claims, checkpoint)
+    if checkpoint is None or "scheme" in error.fields or speaks_of_rope(config):
+        return None
+    seen = seen_by_tensors(checkpoint)
+    if seen is None:
+        return None
+    so_far = Warn("scheme-by-tensors", f"named by its tensors alone, for {error.message}")
+    return replace(seen, warnings=(so_far,))
+
+
+def _if_there(path: Path) -> Checkpoint | None:
+    """The checkpoint with its weights' headers, None where there are no weights that can be read."""
+    try:
+        return open_checkpoint(path)
+    except RopetoolError as error:
+        if error.code != "missing-file":
+            raise
+        return None
 
 
 def scaling_factor(scaling: Scaling) -> float | None:
