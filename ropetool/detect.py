@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ropetool.checkpoint.adapter import ADAPTER_PICKLE, ADAPTER_SINGLE, is_adapter, open_adapter
 from ropetool.checkpoint.folder import Checkpoint, has_guard, open_checkpoint, read_config, side_files
@@ -19,8 +19,14 @@ from ropetool.families.positions_seen import Seen, seen_by_both, seen_by_tensors
 from ropetool.families.protection import stock_is_right, who_runs_it
 from ropetool.families.reading import Evidence, Reading, Rotation, Warn
 from ropetool.families.towers import tower_warnings, towers_of
+from ropetool.families.trained_length import TrainedLength, declared_length, length_warnings
 from ropetool.models.understand import understand
 from ropetool.rope.frequencies import Scaling
+
+if TYPE_CHECKING:
+    from ropetool.models.text_findings import TextLosses
+
+Talk = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -52,7 +58,8 @@ class Moves:
 class Inspection:
     """The verdict on one checkpoint, with its evidence. ``pairing`` is None for a model without RoPE.
 
-    ``towers`` are the parts beside the text decoder, each with the number of its tensors.
+    ``towers`` are the parts beside the text decoder, each with the number of its tensors. ``text`` are the losses of a
+    text, where one was read.
     """
 
     checkpoint: str
@@ -67,32 +74,43 @@ class Inspection:
     towers: Mapping[str, int]
     warnings: tuple[Warn, ...]
     scheme_detail: tuple[Position, ...] = ()
+    trained_length: TrainedLength | None = None
+    text: TextLosses | None = None
 
 
-def inspect(path: Path, *, base: Path | None = None, trust_remote_code: bool = False) -> Inspection:
+def inspect(
+    path: Path,
+    *,
+    base: Path | None = None,
+    trust_remote_code: bool = False,
+    text: str | None = None,
+    talk: Talk = lambda message: None,
+) -> Inspection:
     """Inspect the checkpoint at ``path``; a directory with config.json alone is enough for all but ``moves``.
 
     An adapter is read through its base, ``base`` or the one that it names. With ``trust_remote_code``, code in the
-    checkpoint is run to read it. Raises `RopetoolError` for a checkpoint that
+    checkpoint is run to read it. With ``text`` the checkpoint reads it, as a witness of its layout, base and trained
+    length. Raises `RopetoolError` for a checkpoint that
     cannot be read. A model without RoPE is not an error here.
     """
     if is_adapter(path):
-        return _adapter(path, base)
+        return _adapter(path, base, text)
     if base is not None:
         raise UsageError(f"--base is for an adapter, and {path} is a whole checkpoint; leave it out")
     config = read_config(path)
     claims = claims_of(config)
     if claims:
-        return _without_rope(path, config, seen_by_both(claims, _if_there(path)))
+        return _nothing_to_read(_without_rope(path, config, seen_by_both(claims, _if_there(path))), text)
     try:
         reading = understand(path, config, trust_remote_code=trust_remote_code)
     except (NoRotaryError, UnknownFamilyError) as error:
         seen = _seen_instead(path, config, error)
         if seen is None:
             raise
-        return _without_rope(path, config, seen)
+        return _nothing_to_read(_without_rope(path, config, seen), text)
     moves, towers, weight_warnings = _weights(path, reading)
-    return Inspection(
+    lengths = declared_length(path, reading)
+    result = Inspection(
         checkpoint=str(path),
         model_type=reading.model_type,
         scheme="rope",
@@ -104,10 +122,35 @@ def inspect(path: Path, *, base: Path | None = None, trust_remote_code: bool = F
         moves=moves,
         towers=towers,
         warnings=(*reading.warnings, *_mismatch(path, config, reading), *weight_warnings),
+        trained_length=lengths,
     )
+    if text is None:
+        return replace(result, warnings=(*result.warnings, *length_warnings(lengths)))
+    return _with_text(result, path, reading, text, talk, trust_remote_code)
 
 
-def _adapter(path: Path, given_base: Path | None) -> Inspection:
+def _nothing_to_read(result: Inspection, text: str | None) -> Inspection:
+    """A text was given to a model that does not rotate: nothing is run, and that is said."""
+    if text is None:
+        return result
+    said = Warn("text-not-read", "a text tells the layout and base of a rotation; there is none, so it was not read")
+    return replace(result, warnings=(*result.warnings, said))
+
+
+def _with_text(
+    result: Inspection, path: Path, reading: Reading, text: str, talk: Talk, trust_remote_code: bool
+) -> Inspection:
+    """With what the checkpoint makes of a text, as one more witness."""
+    from ropetool.models.text_findings import text_findings
+
+    found = text_findings(path, reading, text, talk=talk, trust_remote_code=trust_remote_code)
+    return replace(
+        result, evidence=(*result.evidence, found.evidence), text=found.losses, trained_length=found.lengths,
+        warnings=(*result.warnings, *found.warnings),
+    )  # fmt: skip
+
+
+def _adapter(path: Path, given_base: Path | None, text: str | None) -> Inspection:
     """The adapter's own layout and moves; everything else is its base's."""
     pickled = bool(pickled_files(path))
     checkpoint = open_adapter(path, with_weights=not pickled)
@@ -126,8 +169,12 @@ def _adapter(path: Path, given_base: Path | None) -> Inspection:
             f"together they are silently wrong; use it with the base converted to {adapter.pairing.value}"
         )
         warnings = (Warn("base-of-other-layout", said), *warnings)
+    evidence = adapter.evidence
+    if text is not None:
+        said = "an adapter reads no text by itself; merge it into its base, and inspect that"
+        evidence = (*evidence, Evidence("text", "unknown", said))
     return replace(
-        whole, checkpoint=str(path), pairing=adapter.pairing.value, evidence=adapter.evidence, moves=moves,
+        whole, checkpoint=str(path), pairing=adapter.pairing.value, evidence=evidence, moves=moves,
         warnings=warnings,
     )  # fmt: skip
 
