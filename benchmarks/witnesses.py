@@ -1,4 +1,4 @@
-"""The confusion table: what every witness says of every trained model, stored in the layout of its class and in the other.
+"""The confusion table: what every witness says of every trained model, in its class's layout and in the other.
 
 Every model is inspected four times: as it is; with its rows permuted and config.json as before, as if it had never been
 brought to its class's layout; with the same rows in random order within each head; and with random weights. In the
@@ -15,6 +15,7 @@ confidence from there.
 from __future__ import annotations
 
 import argparse
+import itertools
 import shutil
 import tempfile
 from collections import Counter
@@ -135,7 +136,7 @@ def calibration(models: list[Path]) -> None:
     signs = np.array([sign for model in models for sign in single_signs(model)])
     size, right = np.abs(signs), signs > 0
     print("\n| standard deviations | signs | right |\n|---|---|---|")
-    for low, high in zip(BOUNDS, BOUNDS[1:], strict=False):
+    for low, high in itertools.pairwise(BOUNDS):
         within = (size >= low) & (size < high)
         print(f"| {low:g} to {high:g} | {within.sum()} | {right[within].mean():.3f} |")
     slope = 1.0
