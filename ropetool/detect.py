@@ -1,18 +1,40 @@
-"""Inspect: what a checkpoint's RoPE is, and which witness says so. Reads config.json and shard headers only."""
+"""Inspect: what a checkpoint's RoPE is, and which witness says so.
+
+Reads config.json and shard headers only, and with ``weights`` some rows of q and k; with ``code`` alone torch is needed
+for a type of the table.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from ropetool.checkpoint.adapter import ADAPTER_PICKLE, ADAPTER_SINGLE, is_adapter, open_adapter
-from ropetool.checkpoint.folder import Checkpoint, has_guard, open_checkpoint, read_config, side_files
+from ropetool.checkpoint.folder import (
+    CONFIG,
+    Checkpoint,
+    checkpoint_directory,
+    has_guard,
+    open_checkpoint,
+    read_config,
+    side_files,
+)
+from ropetool.checkpoint.foreign import Format, format_without_config, params_of
 from ropetool.checkpoint.pickled import pickled_files
+from ropetool.engines.declared import declared_keys
 from ropetool.errors import NoRotaryError, QuantisedError, RopetoolError, UsageError
 from ropetool.families.adapter import plan_adapter, read_adapter
 from ropetool.families.buffers import stale_frequency_warnings
+from ropetool.families.doubt import ask_weights
+from ropetool.families.foreign import (
+    foreign_format,
+    format_warning,
+    names_evidence,
+    native_numbers,
+)
+from ropetool.families.joined import UNKNOWN, Verdict, join
 from ropetool.families.plan import plan_conversion
 from ropetool.families.protection import stock_is_right, who_runs_it
 from ropetool.families.reading import Evidence, Reading, Rotation, Warn
@@ -49,7 +71,7 @@ class Moves:
 
 @dataclass(frozen=True)
 class Inspection:
-    """The verdict on one checkpoint, with its evidence. ``pairing`` is None for a model without RoPE.
+    """The verdict on one checkpoint, with its evidence. ``pairing`` and ``verdict`` are None for a model without RoPE.
 
     ``towers`` are the parts beside the text decoder, each with the number of its tensors.
     """
@@ -65,19 +87,43 @@ class Inspection:
     moves: Moves | None
     towers: Mapping[str, int]
     warnings: tuple[Warn, ...]
+    verdict: Verdict | None = None
 
 
-def inspect(path: Path, *, base: Path | None = None, trust_remote_code: bool = False) -> Inspection:
+@dataclass(frozen=True)
+class _Asked:
+    """Who is asked beside the config, and what others said who were asked elsewhere."""
+
+    trust_remote_code: bool
+    code: bool
+    weights: bool
+    heard: tuple[Evidence, ...]
+
+
+def inspect(
+    path: Path,
+    *,
+    base: Path | None = None,
+    trust_remote_code: bool = False,
+    code: bool = False,
+    weights: bool = False,
+    heard: Sequence[Evidence] = (),
+) -> Inspection:
     """Inspect the checkpoint at ``path``; a directory with config.json alone is enough for all but ``moves``.
 
     An adapter is read through its base, ``base`` or the one that it names. With ``trust_remote_code``, code in the
-    checkpoint is run to read it. Raises `RopetoolError` for a checkpoint that
-    cannot be read. A model without RoPE is not an error here.
+    checkpoint is run to read it. ``code`` asks the model's class, ``weights`` the rows of q and k; ``heard`` is what
+    other witnesses said (the text). Raises `RopetoolError` for a checkpoint that cannot be read. A model without RoPE
+    is not an error here, nor are witnesses who contradict each other.
     """
     if is_adapter(path):
+        _refuse_for_adapter(path, code=code, weights=weights)
         return _adapter(path, base)
     if base is not None:
         raise UsageError(f"--base is for an adapter, and {path} is a whole checkpoint; leave it out")
+    form = _format_alone(path)
+    if form is not None:
+        return _native(path, form)
     config = read_config(path)
     scheme = scheme_of(str(config.get("model_type")))
     if scheme is not None:
@@ -88,20 +134,85 @@ def inspect(path: Path, *, base: Path | None = None, trust_remote_code: bool = F
         if "scheme" not in error.fields:  # the probe saw that nothing turns, and not what there is instead
             raise
         return _without_rope(path, config, Scheme(str(error.fields["scheme"]), error.message))
-    moves, towers, weight_warnings = _weights(path, reading)
+    asked = _Asked(trust_remote_code, code, weights, tuple(heard))
+    return _rotary(path, config, reading, asked)
+
+
+def _rotary(path: Path, config: Mapping[str, Any], reading: Reading, asked: _Asked) -> Inspection:
+    """The facts of a model that rotates, and the verdict on its layout."""
+    checkpoint, absent = _opened(path)
+    form = foreign_format(checkpoint, reading) if checkpoint else None
+    moves, towers, weight_warnings = _held(checkpoint, reading, form) if checkpoint else (None, {}, absent)
+    keys, key_warnings = declared_keys(reading)
+    names = (names_evidence(form, reading.model_type),) if form else ()
+    seen = _by_weights(checkpoint, reading, form) if asked.weights else ()
+    evidence = (*names, *reading.evidence, *keys, *_by_code(path, config, reading, asked), *seen, *asked.heard)
+    verdict = join(evidence)
     return Inspection(
         checkpoint=str(path),
         model_type=reading.model_type,
         scheme="rope",
-        pairing=reading.pairing.value,
-        evidence=reading.evidence,
+        pairing=verdict.pairing,
+        evidence=evidence,
         rope=tuple(_fact(reading, rotation) for rotation in reading.rotations),
         heads={"query": reading.geometry.heads, "key_value": reading.geometry.kv_heads},
         nope_layers=tuple(sorted(reading.nope_layers)),
         moves=moves,
         towers=towers,
-        warnings=(*reading.warnings, *_mismatch(path, config, reading), *weight_warnings),
-    )
+        warnings=(
+            *verdict.warnings, *reading.warnings, *key_warnings,
+            *(() if form or verdict.stops else _mismatch(path, config, reading)), *weight_warnings,
+        ),
+        verdict=verdict,
+    )  # fmt: skip
+
+
+def _by_code(path: Path, config: Mapping[str, Any], reading: Reading, asked: _Asked) -> tuple[Evidence, ...]:
+    """The class's own word, where it is asked for and was not heard already."""
+    if not asked.code or any(witness.source == "code" for witness in reading.evidence):
+        return ()
+    from ropetool.models.code_witness import code_evidence
+
+    return (code_evidence(path, config, reading, trust_remote_code=asked.trust_remote_code),)
+
+
+def _by_weights(checkpoint: Checkpoint | None, reading: Reading, form: Format | None) -> tuple[Evidence, ...]:
+    """The word of the weights."""
+    if form is not None:
+        return (Evidence("weights", UNKNOWN, f"not looked at: the tensors have {form.title}"),)
+    nothing = Evidence("weights", UNKNOWN, "there are no safetensors weights to look at")
+    return ask_weights(checkpoint, reading) or (nothing,)
+
+
+def _refuse_for_adapter(path: Path, **asked: bool) -> None:
+    given = next((name for name, value in asked.items() if value), None)
+    if given:
+        raise UsageError(
+            f"--{given} looks at a whole model, and {path} is an adapter, whose few rows show nothing; give its base"
+        )
+
+
+def _format_alone(path: Path) -> Format | None:
+    """The format of a checkpoint that has no config.json; None where it has one, or is of no format that is known."""
+    directory = checkpoint_directory(path)
+    return None if (directory / CONFIG).exists() else format_without_config(directory)
+
+
+def _native(path: Path, form: Format) -> Inspection:
+    """What the names of tensors and files say, and params.json, of a checkpoint without config.json."""
+    told = native_numbers(params_of(checkpoint_directory(path)))
+    evidence = (names_evidence(form, None),)
+    verdict = join(evidence)
+    facts = (
+        RopeFact(
+            "all", "default", told.theta, "params.json: rope_theta", None, None, told.length, 1.0, told.head_dim,
+            told.head_dim,
+        ),
+    ) if told.theta and told.head_dim else ()  # fmt: skip
+    return Inspection(
+        str(path), "unknown", "rope", verdict.pairing, evidence, facts, told.heads, (), None, {},
+        (format_warning(form), *told.warnings), verdict,
+    )  # fmt: skip
 
 
 def _adapter(path: Path, given_base: Path | None) -> Inspection:
@@ -125,7 +236,7 @@ def _adapter(path: Path, given_base: Path | None) -> Inspection:
         warnings = (Warn("base-of-other-layout", said), *warnings)
     return replace(
         whole, checkpoint=str(path), pairing=adapter.pairing.value, evidence=adapter.evidence, moves=moves,
-        warnings=warnings,
+        warnings=warnings, verdict=join(adapter.evidence),
     )  # fmt: skip
 
 
@@ -174,14 +285,22 @@ def _mismatch(path: Path, config: Mapping[str, Any], reading: Reading) -> tuple[
     )
 
 
-def _weights(path: Path, reading: Reading) -> tuple[Moves | None, Mapping[str, int], tuple[Warn, ...]]:
-    """What a conversion would move, the other parts, and warnings from the headers: none without weights."""
+def _opened(path: Path) -> tuple[Checkpoint | None, tuple[Warn, ...]]:
+    """The checkpoint with its weights' headers; where there are none, a warning that says so."""
     try:
-        checkpoint = open_checkpoint(path)
+        return open_checkpoint(path), ()
     except RopetoolError as error:
         if error.code != "missing-file":
             raise
-        return None, {}, (Warn("no-weights", error.message),)
+        return None, (Warn("no-weights", error.message),)
+
+
+def _held(
+    checkpoint: Checkpoint, reading: Reading, form: Format | None
+) -> tuple[Moves | None, Mapping[str, int], tuple[Warn, ...]]:
+    """What a conversion would move, the other parts, and warnings from the headers."""
+    if form is not None:
+        return None, {}, (format_warning(form),)
     towers = towers_of(checkpoint, reading.decoder)
     moves, refused = (None, ()) if reading.refusal else _moves(checkpoint, reading)
     stale = tuple(

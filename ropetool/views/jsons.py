@@ -53,7 +53,11 @@ def _warnings(warnings: Iterable[Warn]) -> list[dict[str, str]]:
 def inspection(result: Inspection, *, found: Found | None = None) -> dict[str, Any]:
     """``inspect --json``; ``found`` is the repository at the Hub that was read, if it was one."""
     read = {"id": found.repo, "revision": found.revision, "commit": found.commit} if found else None
-    return {**asdict(result), "warnings": _warnings(result.warnings), **({"hub": read} if read else {})}
+    said = result.verdict
+    verdict = {"pairing": said.pairing, "strength": said.strength, "headline": said.headline} if said else None
+    return {
+        **asdict(result), "verdict": verdict, "warnings": _warnings(result.warnings), **({"hub": read} if read else {}),
+    }  # fmt: skip
 
 
 def converted(result: Converted, *, dry_run: bool = False, verified: bool = False) -> dict[str, Any]:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from ropetool.families.difference import Difference
     from ropetool.families.family import Family
     from ropetool.families.kv_cache import KvCache
+    from ropetool.families.reading import Evidence
     from ropetool.families.verdict import Verification
     from ropetool.served import Served
 
@@ -49,9 +50,12 @@ def inspection(result: Inspection, *, found: Found | None = None) -> RenderableT
     rows: list[tuple[str, RenderableType]] = [("model type", result.model_type), ("scheme", result.scheme)]
     if found:
         rows.insert(0, ("read at", f"{found.revision}, commit {found.commit}"))
+    amiss = bool(result.verdict and result.verdict.warning)
     if result.pairing:
-        rows.append(("pairing", Text(result.pairing, style="bold green")))
-    rows += [(f"  by {evidence.source}", f"{evidence.says}: {evidence.detail}") for evidence in result.evidence]
+        rows.append(("pairing", Text(result.pairing, style="bold red" if amiss else "bold green")))
+    if result.verdict:
+        rows.append(("  strength", result.verdict.strength))
+    rows += [(f"  by {evidence.source}", _testimony(evidence)) for evidence in result.evidence]
     rows += [("rope" if fact.layers == "all" else f"rope, {fact.layers}", _rotation(fact)) for fact in result.rope]
     if result.rope and result.rope[0].length:
         rows.append(("length", f"{result.rope[0].length} tokens"))
@@ -64,7 +68,15 @@ def inspection(result: Inspection, *, found: Found | None = None) -> RenderableT
         share = f"{result.moves.share:.1%} of the weights"
         moved = f"{result.moves.tensors} tensors, {size(result.moves.bytes)}, {share}"
         rows.append(("a conversion moves", moved))
-    return Group(_facts(result.checkpoint, rows), warnings(result.warnings))
+    headline = [Text(result.verdict.headline, style="bold red")] if result.verdict and amiss else []
+    rest = result.warnings[1:] if headline else result.warnings  # the headline is the first of them
+    return Group(*headline, _facts(result.checkpoint, rows), warnings(rest))
+
+
+def _testimony(evidence: Evidence) -> str:
+    """What one witness says, how sure it is of that, and why."""
+    sure = "" if evidence.confidence is None else f" ({evidence.confidence:.1%} sure)"
+    return f"{evidence.says}{sure}: {evidence.detail}"
 
 
 def converted(result: Converted, *, dry_run: bool = False, verified: bool = False) -> RenderableType:
