@@ -27,6 +27,7 @@ from ropetool.checkpoint.folder import (
 from ropetool.checkpoint.headers import hub_entry
 from ropetool.checkpoint.pickled import pickled_files
 from ropetool.checkpoint.shards import Shard, Tensor, copy_file, copy_without, no_progress, patch_rows, read_shard
+from ropetool.engines.declared import declared_keys
 from ropetool.engines.names import EngineName
 from ropetool.engines.output import output_config
 from ropetool.engines.writing import WrittenFor, loads_in
@@ -130,7 +131,9 @@ def plan(
     _check_convertible(reading)
     refuse_foreign(checkpoint, reading)
     current = _current(reading, declared)
-    doubts = check_layout(checkpoint if pickled is None else None, reading, declared, heard)
+    doubted = check_layout(
+        checkpoint if pickled is None else None, reading, declared, (*declared_keys(reading)[0], *heard)
+    )
     if current is to:
         raise _already(source, to, "you say so" if declared else reading.evidence[0].detail)
     steps = plan_conversion(checkpoint, reading, current, to)
@@ -142,7 +145,7 @@ def plan(
         loads_in(output.config, output.reading),
         twin, output.engine, pickled,
         (
-            *doubts,
+            *doubted,
             *(warning for warning in reading.warnings if warning.code in _OF_THE_READING),
             *_source_warnings(checkpoint, files, pickled),
             *stale_frequency_warnings(checkpoint, reading, pickled.floats if pickled else read_floats),

@@ -22,7 +22,7 @@ def ask_weights(checkpoint: Checkpoint | None, reading: Reading) -> tuple[Eviden
         return (Evidence("weights", UNKNOWN, error.message),)
 
 
-def weights_warnings(checkpoint: Checkpoint | None, reading: Reading) -> tuple[Warn, ...]:
+def doubts(checkpoint: Checkpoint | None, reading: Reading) -> tuple[Warn, ...]:
     """The headline, where the weights surely are not what the config says."""
     verdict = join((*reading.evidence, *ask_weights(checkpoint, reading)))
     return verdict.warnings if verdict.stops else ()
@@ -33,15 +33,15 @@ def check_layout(
 ) -> tuple[Warn, ...]:
     """Hold the config against the weights, and against whoever else was ``heard``, before a conversion.
 
-    Raises `LayoutContradictedError` where they contradict it. Where a person has ``given`` the layout, that is what
-    counts, and a contradiction is a warning.
+    Raises `LayoutContradictedError` where they contradict it; a key that does is a warning. Where a person has ``given``
+    the layout, that is what counts, and any contradiction is a warning.
     """
     asked = (*ask_weights(checkpoint, reading), *heard)
     if given is None:
         verdict = join((*reading.evidence, *asked))
         if verdict.stops:
             raise _stopped(reading.evidence, asked, verdict)
-        return ()
+        return verdict.warnings
     against = [witness for witness in asked if is_sure(witness) and witness.says != given.value]
     if not against:
         return ()
