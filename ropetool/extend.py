@@ -132,14 +132,14 @@ def plan(
         factor=scale,
         original_length=native.length,
         length=length,
-        theta=block.theta,
-        attention_factor=scaling.attention_factor,
+        theta=block.theta, attention_factor=scaling.attention_factor,
         kv_cache=kv_cache(reading, length),
         changed=(*changes_of(text, written, CONFIG, reading.decoder.path), *edits.changes),
         engines=engine_flags(Case(whole, back), config, length),
         warnings=(
-            *doubts(checkpoint, reading), *native.warnings, *block.warnings, *unsaid, *local, *_large(scale), *edits.warnings,
-            *_version_4(reading, method, style), *_dynamic(method, native.length, length), *_links(weights, source),
+            *doubts(checkpoint, reading), *native.warnings, *block.warnings, *unsaid, *local, *_large(scale),
+            *edits.warnings, *_version_4(reading, method, style), *_dynamic(method, native.length, length),
+            *_links(weights, source),
         ),
     )  # fmt: skip
     return Extension(checkpoint, destination, weights, whole, edits, back, result)

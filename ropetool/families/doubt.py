@@ -33,8 +33,8 @@ def check_layout(
 ) -> tuple[Warn, ...]:
     """Hold the config against the weights, and against whoever else was ``heard``, before a conversion.
 
-    Raises `LayoutContradictedError` where they contradict it; a key that does is a warning. Where a person has ``given``
-    the layout, that is what counts, and any contradiction is a warning.
+    Raises `LayoutContradictedError` where they contradict it; a key that does is a warning. Where a person has
+    ``given`` the layout, that is what counts, and any contradiction is a warning.
     """
     asked = (*ask_weights(checkpoint, reading), *heard)
     if given is None:

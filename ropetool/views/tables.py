@@ -35,6 +35,10 @@ if TYPE_CHECKING:
     from ropetool.served import Served
 
 
+# No confidence is shown as 100 %.
+MOST_SAID = 0.999
+
+
 def _rotation(fact: RopeFact) -> str:
     parts = [f"theta {fact.theta:g} ({fact.theta_source})", f"{fact.rotary_dim} of {fact.head_dim} rows turn"]
     if fact.type != "default":
@@ -75,7 +79,8 @@ def inspection(result: Inspection, *, found: Found | None = None) -> RenderableT
 
 def _testimony(evidence: Evidence) -> str:
     """What one witness says, how sure it is of that, and why."""
-    sure = "" if evidence.confidence is None else f" ({evidence.confidence:.1%} sure)"
+    chance = evidence.confidence
+    sure = "" if chance is None else " (over 99.9% sure)" if chance > MOST_SAID else f" ({chance:.1%} sure)"
     return f"{evidence.says}{sure}: {evidence.detail}"
 
 
