@@ -83,10 +83,11 @@ def format_of(tensors: Iterable[str], files: Iterable[str]) -> Format | None:
 def format_without_config(directory: Path) -> Format | None:
     """The format of a directory that has no config.json: by the names of its tensors, or of its files alone."""
     files = _files(directory)
-    for name in files:
-        if name.endswith(".safetensors") and (found := format_of(read_shard(directory / name).tensors, files)):
+    shards = [name for name in files if name.endswith(".safetensors")]
+    for name in shards:
+        if found := format_of(read_shard(directory / name).tensors, files):
             return found
-    return _by_file(FORMATS, files) if PARAMS in files else None
+    return _by_file(FORMATS, files) if PARAMS in files and not shards else None
 
 
 def _by_file(formats: Iterable[Format], files: Iterable[str]) -> Format | None:
