@@ -6,10 +6,10 @@ for a type of the table.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ropetool.checkpoint.adapter import ADAPTER_PICKLE, ADAPTER_SINGLE, is_adapter, open_adapter
 from ropetool.checkpoint.folder import (
@@ -27,21 +27,25 @@ from ropetool.engines.declared import declared_keys
 from ropetool.errors import NoRotaryError, QuantisedError, RopetoolError, UsageError
 from ropetool.families.adapter import plan_adapter, read_adapter
 from ropetool.families.buffers import stale_frequency_warnings
-from ropetool.families.doubt import ask_weights
 from ropetool.families.foreign import (
     foreign_format,
     format_warning,
     names_evidence,
     native_numbers,
 )
-from ropetool.families.joined import UNKNOWN, Verdict, join
+from ropetool.families.joined import Verdict, join
 from ropetool.families.plan import plan_conversion
 from ropetool.families.protection import stock_is_right, who_runs_it
 from ropetool.families.reading import Evidence, Reading, Rotation, Warn
 from ropetool.families.schemes import Scheme, scheme_of
 from ropetool.families.towers import tower_warnings, towers_of
+from ropetool.families.trained_length import TrainedLength, declared_length, length_warnings
 from ropetool.models.understand import understand
+from ropetool.models.witnesses import Asked, Talk, by_code, by_text, by_weights, unheard
 from ropetool.rope.frequencies import Scaling
+
+if TYPE_CHECKING:
+    from ropetool.models.text_findings import TextLosses
 
 
 @dataclass(frozen=True)
@@ -73,7 +77,8 @@ class Moves:
 class Inspection:
     """The verdict on one checkpoint, with its evidence. ``pairing`` and ``verdict`` are None for a model without RoPE.
 
-    ``towers`` are the parts beside the text decoder, each with the number of its tensors.
+    ``towers`` are the parts beside the text decoder, each with the number of its tensors. ``text`` are the losses of a
+    text, where one was read.
     """
 
     checkpoint: str
@@ -88,16 +93,8 @@ class Inspection:
     towers: Mapping[str, int]
     warnings: tuple[Warn, ...]
     verdict: Verdict | None = None
-
-
-@dataclass(frozen=True)
-class _Asked:
-    """Who is asked beside the config, and what others said who were asked elsewhere."""
-
-    trust_remote_code: bool
-    code: bool
-    weights: bool
-    heard: tuple[Evidence, ...]
+    trained_length: TrainedLength | None = None
+    text: TextLosses | None = None
 
 
 def inspect(
@@ -107,46 +104,51 @@ def inspect(
     trust_remote_code: bool = False,
     code: bool = False,
     weights: bool = False,
-    heard: Sequence[Evidence] = (),
+    text: str | None = None,
+    talk: Talk = lambda message: None,
 ) -> Inspection:
     """Inspect the checkpoint at ``path``; a directory with config.json alone is enough for all but ``moves``.
 
     An adapter is read through its base, ``base`` or the one that it names. With ``trust_remote_code``, code in the
-    checkpoint is run to read it. ``code`` asks the model's class, ``weights`` the rows of q and k; ``heard`` is what
-    other witnesses said (the text). Raises `RopetoolError` for a checkpoint that cannot be read. A model without RoPE
-    is not an error here, nor are witnesses who contradict each other.
+    checkpoint is run to read it. Further witnesses, each where it is asked: ``code`` is the model's class, ``weights``
+    are the rows of q and k, and with ``text`` the checkpoint reads it, which tells layout, base and trained length.
+    Raises `RopetoolError` for a checkpoint that cannot be read. A model without RoPE is not an error here, nor are
+    witnesses who contradict each other.
     """
+    asked = Asked(code, weights, text, trust_remote_code, talk)
     if is_adapter(path):
-        _refuse_for_adapter(path, code=code, weights=weights)
-        return _adapter(path, base)
+        return _adapter(path, base, asked)
     if base is not None:
         raise UsageError(f"--base is for an adapter, and {path} is a whole checkpoint; leave it out")
     form = _format_alone(path)
     if form is not None:
-        return _native(path, form)
+        return _native(path, form, asked)
     config = read_config(path)
     scheme = scheme_of(str(config.get("model_type")))
     if scheme is not None:
-        return _without_rope(path, config, scheme)
+        return _without_rope(path, config, scheme, asked)
     try:
         reading = understand(path, config, trust_remote_code=trust_remote_code)
     except NoRotaryError as error:  # a type that has RoPE in other configs
         if "scheme" not in error.fields:  # the probe saw that nothing turns, and not what there is instead
             raise
-        return _without_rope(path, config, Scheme(str(error.fields["scheme"]), error.message))
-    asked = _Asked(trust_remote_code, code, weights, tuple(heard))
+        return _without_rope(path, config, Scheme(str(error.fields["scheme"]), error.message), asked)
     return _rotary(path, config, reading, asked)
 
 
-def _rotary(path: Path, config: Mapping[str, Any], reading: Reading, asked: _Asked) -> Inspection:
+def _rotary(path: Path, config: Mapping[str, Any], reading: Reading, asked: Asked) -> Inspection:
     """The facts of a model that rotates, and the verdict on its layout."""
     checkpoint, absent = _opened(path)
     form = foreign_format(checkpoint, reading) if checkpoint else None
     moves, towers, weight_warnings = _held(checkpoint, reading, form) if checkpoint else (None, {}, absent)
     keys, key_warnings = declared_keys(reading)
-    names = (names_evidence(form, reading.model_type),) if form else ()
-    seen = _by_weights(checkpoint, reading, form) if asked.weights else ()
-    evidence = (*names, *reading.evidence, *keys, *_by_code(path, config, reading, asked), *seen, *asked.heard)
+    text = by_text(path, reading, asked)
+    lengths = text.lengths if text else declared_length(path, reading)
+    evidence = (
+        *((names_evidence(form, reading.model_type),) if form else ()), *reading.evidence, *keys,
+        *by_code(path, config, reading, asked), *by_weights(checkpoint, reading, form, asked),
+        *((text.evidence,) if text else ()),
+    )  # fmt: skip
     verdict = join(evidence)
     return Inspection(
         checkpoint=str(path),
@@ -162,34 +164,12 @@ def _rotary(path: Path, config: Mapping[str, Any], reading: Reading, asked: _Ask
         warnings=(
             *verdict.warnings, *reading.warnings, *key_warnings,
             *(() if form or verdict.stops else _mismatch(path, config, reading)), *weight_warnings,
+            *(text.warnings if text else length_warnings(lengths)),
         ),
         verdict=verdict,
+        trained_length=lengths,
+        text=text.losses if text else None,
     )  # fmt: skip
-
-
-def _by_code(path: Path, config: Mapping[str, Any], reading: Reading, asked: _Asked) -> tuple[Evidence, ...]:
-    """The class's own word, where it is asked for and was not heard already."""
-    if not asked.code or any(witness.source == "code" for witness in reading.evidence):
-        return ()
-    from ropetool.models.code_witness import code_evidence
-
-    return (code_evidence(path, config, reading, trust_remote_code=asked.trust_remote_code),)
-
-
-def _by_weights(checkpoint: Checkpoint | None, reading: Reading, form: Format | None) -> tuple[Evidence, ...]:
-    """The word of the weights."""
-    if form is not None:
-        return (Evidence("weights", UNKNOWN, f"not looked at: the tensors have {form.title}"),)
-    nothing = Evidence("weights", UNKNOWN, "there are no safetensors weights to look at")
-    return ask_weights(checkpoint, reading) or (nothing,)
-
-
-def _refuse_for_adapter(path: Path, **asked: bool) -> None:
-    given = next((name for name, value in asked.items() if value), None)
-    if given:
-        raise UsageError(
-            f"--{given} looks at a whole model, and {path} is an adapter, whose few rows show nothing; give its base"
-        )
 
 
 def _format_alone(path: Path) -> Format | None:
@@ -198,10 +178,10 @@ def _format_alone(path: Path) -> Format | None:
     return None if (directory / CONFIG).exists() else format_without_config(directory)
 
 
-def _native(path: Path, form: Format) -> Inspection:
+def _native(path: Path, form: Format, asked: Asked) -> Inspection:
     """What the names of tensors and files say, and params.json, of a checkpoint without config.json."""
     told = native_numbers(params_of(checkpoint_directory(path)))
-    evidence = (names_evidence(form, None),)
+    evidence = (names_evidence(form, None), *unheard(asked, f"there is no {CONFIG}, and the tensors have {form.title}"))
     verdict = join(evidence)
     facts = (
         RopeFact(
@@ -215,7 +195,7 @@ def _native(path: Path, form: Format) -> Inspection:
     )  # fmt: skip
 
 
-def _adapter(path: Path, given_base: Path | None) -> Inspection:
+def _adapter(path: Path, given_base: Path | None, asked: Asked) -> Inspection:
     """The adapter's own layout and moves; everything else is its base's."""
     pickled = bool(pickled_files(path))
     checkpoint = open_adapter(path, with_weights=not pickled)
@@ -234,16 +214,21 @@ def _adapter(path: Path, given_base: Path | None) -> Inspection:
             f"together they are silently wrong; use it with the base converted to {adapter.pairing.value}"
         )
         warnings = (Warn("base-of-other-layout", said), *warnings)
+    apart = "an adapter shows and reads nothing by itself; inspect its base, or merge it and inspect that"
+    evidence = (*adapter.evidence, *unheard(asked, apart))
     return replace(
-        whole, checkpoint=str(path), pairing=adapter.pairing.value, evidence=adapter.evidence, moves=moves,
-        warnings=warnings, verdict=join(adapter.evidence),
+        whole, checkpoint=str(path), pairing=adapter.pairing.value, evidence=evidence, moves=moves,
+        warnings=warnings, verdict=join(evidence),
     )  # fmt: skip
 
 
-def _without_rope(path: Path, config: Mapping[str, Any], scheme: Scheme) -> Inspection:
+def _without_rope(path: Path, config: Mapping[str, Any], scheme: Scheme, asked: Asked) -> Inspection:
     model_type = str(config.get("model_type"))
-    warning = Warn("no-rope", f"{model_type} has no rotary position embedding: {scheme.sentence}")
-    return Inspection(str(path), model_type, scheme.name, None, (), (), {}, (), None, {}, (warning,))
+    warnings = [Warn("no-rope", f"{model_type} has no rotary position embedding: {scheme.sentence}")]
+    if asked.names:
+        said = f"{' and '.join(asked.names)} would tell of a rotation; there is none, so nothing was asked"
+        warnings.append(Warn("not-asked", said))
+    return Inspection(str(path), model_type, scheme.name, None, (), (), {}, (), None, {}, tuple(warnings))
 
 
 def scaling_factor(scaling: Scaling) -> float | None:

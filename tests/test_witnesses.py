@@ -14,11 +14,14 @@ from ropetool import convert, extend
 from ropetool.cli import app
 from ropetool.detect import Inspection, inspect
 from ropetool.doctor import diagnose
-from ropetool.errors import AlreadyConvertedError, ConfigError, LayoutContradictedError, UsageError
+from ropetool.errors import AlreadyConvertedError, ConfigError, LayoutContradictedError
 from ropetool.families.methods import Method
 from ropetool.families.reading import Evidence
+from ropetool.families.trained_length import declared_length
+from ropetool.models import text_findings
 from ropetool.rope.pairing import Pairing
 from tests import tiny
+from tests.native import META, native
 from tests.tiny import edit_json
 from tests.witnesses import KnowsRows, believe, never_permuted
 
@@ -57,7 +60,7 @@ def test_inspect_asks_the_weights_only_when_told(checkpoint, witness: KnowsRows)
     assert not asked.warnings
 
 
-def test_a_checkpoint_that_was_never_permuted(own, witness: KnowsRows) -> None:
+def test_a_checkpoint_that_was_never_permuted(own, witness: KnowsRows, monkeypatch: pytest.MonkeyPatch) -> None:
     source = never_permuted(own("llama"))
     assert inspect(source).pairing == "half"  # nobody looked
     result = inspect(source, weights=True)
@@ -65,10 +68,20 @@ def test_a_checkpoint_that_was_never_permuted(own, witness: KnowsRows) -> None:
     assert result.verdict is not None
     assert result.verdict.headline == HEADLINE
     assert codes(result.warnings) == ["layout-contradicted"]
-    both = inspect(source, weights=True, heard=(TEXT,))
+    by_text(TEXT, monkeypatch)
+    both = inspect(source, weights=True, text="it is read by nobody")
     assert both.verdict is not None
     assert "the class says half, the weights and the text say interleaved" in both.verdict.headline
     assert [e.source for e in both.evidence] == ["family", "weights", "text"]
+
+
+def by_text(evidence: Evidence, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every text says so, whoever reads it."""
+
+    def findings(path: Path, reading: Any, *_: Any, **__: Any) -> text_findings.TextFindings:
+        return text_findings.TextFindings(evidence, None, declared_length(path, reading), ())
+
+    monkeypatch.setattr(text_findings, "text_findings", findings)
 
 
 def test_layers_that_differ_are_mixed(own, witness: KnowsRows) -> None:
@@ -167,12 +180,6 @@ def test_extend_says_that_the_layout_is_wrong(checkpoint, own, witness: KnowsRow
         assert ("layout-contradicted" in codes(planned.result.warnings)) is expected
 
 
-def test_an_adapter_is_not_looked_at(tmp_path: Path) -> None:
-    (tmp_path / "adapter_config.json").write_text('{"peft_type": "LORA"}', encoding="utf-8")
-    with pytest.raises(UsageError, match="--weights looks at a whole model"):
-        inspect(tmp_path, weights=True)
-
-
 def test_weights_that_are_not_there_are_unknown(own) -> None:
     source = own("llama")
     (source / "model.safetensors").unlink()
@@ -196,6 +203,18 @@ def test_the_code_is_asked_only_when_told(checkpoint) -> None:
     assert seen(result) == [("family", "half"), ("code", "half")]
     assert result.verdict is not None
     assert result.verdict.strength.startswith("declared by the class")
+
+
+def test_whoever_cannot_be_asked_is_unknown(tmp_path: Path) -> None:
+    source = native(tmp_path / "a", META, "consolidated.00.pth")
+    result = inspect(source, code=True, weights=True, text="unread")
+    assert seen(result) == [("config", "interleaved"), ("code", "unknown"), ("weights", "unknown"), ("text", "unknown")]
+    assert result.pairing == "interleaved"
+    still = tmp_path / "b"
+    still.mkdir()
+    (still / "config.json").write_text('{"model_type": "gpt2"}', encoding="utf-8")
+    assert codes(inspect(still, weights=True).warnings) == ["no-rope", "not-asked"]
+    assert codes(inspect(still).warnings) == ["no-rope"]
 
 
 def run(*arguments: object) -> int:
@@ -222,3 +241,16 @@ def test_the_command_line(own, witness: KnowsRows, tmp_path: Path, capsys: pytes
     assert (error["code"], error["measured"]) == ("layout-contradicted", "interleaved")
     assert not (tmp_path / "there").exists()
     assert run("convert", source, tmp_path / "there", "--from", "interleaved", "--to", "half", "--json") == 0
+
+
+def test_convert_asks_a_text_when_it_is_given(
+    checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    by_text(TEXT, monkeypatch)
+    command = ("convert", checkpoint("llama"), tmp_path / "there", "--to", "interleaved")
+    assert run(*command, "--text", "bundled") == 2
+    assert "the text says interleaved: 2.9 nats against 9.1" in capsys.readouterr().err
+    assert not (tmp_path / "there").exists()
+    assert run(*command, "--text", "bundled", "--from", "half", "--json") == 0
+    assert "layout-contradicted" in capsys.readouterr().out
+    assert run("convert", checkpoint("llama"), tmp_path / "other", "--to", "interleaved", "--quiet") == 0

@@ -9,7 +9,7 @@ import typer
 
 from ropetool.checkpoint.hub_id import Need
 from ropetool.cli.checkpoints import found, local
-from ropetool.cli.options import Base, Checkpoint, Json, Quiet, TrustRemoteCode
+from ropetool.cli.options import Base, Checkpoint, Json, Quiet, TrustRemoteCode, WitnessText, read_text
 from ropetool.cli.sink import Sink
 
 Code = Annotated[
@@ -27,6 +27,7 @@ def inspect(
     ckpt: Checkpoint,
     code: Code = False,
     weights: Weights = False,
+    text: WitnessText = None,
     base: Base = None,
     trust_remote_code: TrustRemoteCode = False,
     json: Json = False,
@@ -34,17 +35,21 @@ def inspect(
 ) -> None:
     """Show pairing, base, heads, scaling and lengths of a checkpoint, and which witness says so.
 
-    The config alone proves no layout: --code and --weights ask further witnesses, and what contradicts it is the
-    first line.
+    The config alone proves no layout: --code, --weights and --text ask further witnesses, and what contradicts it
+    is the first line.
 
-    Example: ropetool inspect ./Llama-3.1-8B --weights
+    Example: ropetool inspect ./Llama-3.1-8B --weights --text bundled
     """
     from ropetool import detect
 
     sink = Sink(json, quiet)
-    fetched = found(ckpt, Need.WEIGHTS if weights else Need.HEADERS, sink)
+    words = read_text(text) if text else None
+    fetched = found(ckpt, Need.WEIGHTS if weights or text else Need.HEADERS, sink)
     path = fetched.path if fetched else ckpt.path
     of_base = local(base, Need.HEADERS, sink) if base else None
     with sink.others_output():
-        result = detect.inspect(path, base=of_base, trust_remote_code=trust_remote_code, code=code, weights=weights)
+        result = detect.inspect(
+            path, base=of_base, trust_remote_code=trust_remote_code, code=code, weights=weights, text=words,
+            talk=sink.talk,
+        )  # fmt: skip
     sink.result("inspection", replace(result, checkpoint=str(ckpt)), found=fetched)

@@ -84,6 +84,31 @@ Base = Annotated[
     ),
 ]
 
+BUNDLED = "bundled"
+
+
+def parse_text(text: str | Path) -> Path:
+    """A file of text, or the novel that comes with ropetool, by the word ``bundled``."""
+    from ropetool.checkpoint.bundled import TEXT, bundled
+
+    if text == BUNDLED:
+        return bundled(TEXT)
+    if not Path(text).is_file():
+        raise typer.BadParameter(f"{text} is no file; give a file of text, or the word {BUNDLED} for the bundled novel")
+    return Path(text)
+
+
+WitnessText = Annotated[
+    Path | None,
+    typer.Option(
+        "--text",
+        parser=parse_text,
+        metavar="FILE|bundled",
+        help="Let the checkpoint read a text in both layouts and with other bases, and see how far it reads: 'bundled' "
+        "is the novel that comes with ropetool. The model is run.",
+    ),
+]
+
 
 def read_text(path: Path) -> str:
     """A text file; raises `UsageError` where it is not UTF-8: what cannot be read is not to be measured."""

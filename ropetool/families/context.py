@@ -38,10 +38,10 @@ def context_of(config: Mapping[str, Any]) -> Context:
         return Context(found, found)
     scalings = [rotation.scaling for rotation in (*reading.rotations, *reading.others)]
     by_length = any(isinstance(scaling, (Dynamic, LongRope)) for scaling in scalings)
-    return Context(_trained(reading), reading.reach, by_length, bool(reading.config.get("attn_logit_softcapping")))
+    return Context(trained_of(reading), reading.reach, by_length, bool(reading.config.get("attn_logit_softcapping")))
 
 
-def _trained(reading: Reading) -> int | None:
+def trained_of(reading: Reading) -> int | None:
     """By the marker of an extension, else by the block; a linear block does not hold it, and multiplies it."""
     known = reading.extension.get("original_length")
     rotation = reading.rotations[0]

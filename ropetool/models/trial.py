@@ -94,6 +94,12 @@ def _choose(runner: Runner, ids_T: Tensor, by_length: bool) -> Passes:
     return _cached_or_whole(runner, ids_T, ids_BT, want_TV, bound)
 
 
+def check_causal_on(runner: Runner, ids_T: Tensor) -> None:
+    """Raises `UnsupportedError` where a later token changes the scores of an earlier one, of a prefix of ``ids_T``."""
+    ids_BT = ids_T[None, :PREFIX_TOKENS].to(runner.device)
+    _check_causal(runner, ids_T, _bound(runner, ids_BT, next(scores(runner, ids_BT, Way.PLAIN, 0))[1][0].float()))
+
+
 def _check_causal(runner: Runner, ids_T: Tensor, bound: float) -> None:
     """Raises `UnsupportedError` where a later token changes the scores of an earlier one: that is no prediction.
 
