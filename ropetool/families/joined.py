@@ -74,8 +74,8 @@ def join(witnesses: Sequence[Evidence]) -> Verdict:
 
 
 def is_sure(witness: Evidence) -> bool:
-    """Whether a measured witness says something, and surely enough to count."""
-    return witness.says != UNKNOWN and witness.confidence is not None and witness.confidence >= CONFIDENT
+    """Whether a measured witness says something, and surely enough to count; one that gives no chance is believed."""
+    return witness.says != UNKNOWN and (witness.confidence is None or witness.confidence >= CONFIDENT)
 
 
 def voice(witness: Evidence) -> str:

@@ -247,9 +247,7 @@ def _excuse(
 ) -> str:
     """Why another base gives less without the config's being wrong; empty where nothing does."""
     if bare_T is not None and not gap(bare_T, best_T).clear_by(LEAST_OF_BASE):
-        return (
-            f"without its {rotation.scaling.name} scaling it gives {_mean(bare_T):.3f}, so that is the scaling's cost"
-        )
+        return f"without its {rotation.scaling.name} scaling it gives {_mean(bare_T):.3f}, so the scaling costs that"
     if reading.extension.get("original_theta") in likely:
         return "an extension raised the base, as config.json's marker says, and that costs in a short text"
     return ""

@@ -61,7 +61,9 @@ RULES = {
         "the weights and the text do not show it",
     ),
     "unsure does not count": ([family(HALF), weights(INTERLEAVED, 0.94)], HALF, "", "declared", "do not show it"),
-    "no confidence does not count": ([family(HALF), text(INTERLEAVED, None)], HALF, "", "declared", "does not show it"),
+    "one that gives no chance is believed": (
+        [family(HALF), text(INTERLEAVED, None)], INTERLEAVED, CONTRADICTED, "the text against the class", "the text says",
+    ),
     "code is the class's own word, and no second witness": (
         [family(HALF), code(HALF)], HALF, "", "declared by the class", "half by the class;",
     ),

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import random
 import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -38,7 +40,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def interleaved(tmp_path: Path) -> Path:
     """The trained checkpoint, converted and marked."""
-    convert(TRAINED, tmp_path / "interleaved", to=Pairing.INTERLEAVED)
+    convert.apply(convert.plan(TRAINED, tmp_path / "interleaved", Pairing.INTERLEAVED))
     return tmp_path / "interleaved"
 
 
@@ -112,19 +114,35 @@ def test_random_weights_tell_nothing(tmp_path: Path, louder: float) -> None:
     assert "reads nothing" in found.evidence.detail
 
 
-def test_what_beats_no_count_of_tokens_would_tell_something(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Loud random weights do prefer a layout by chance: only the count of the tokens keeps them from telling."""
-    path = random_weights(tmp_path, 8.0)
-    losses = ask(path).losses.layouts
-    monkeypatch.setattr(text_witness, "_unigram", lambda windows, counted: torch.full((510,), 99.0).double().numpy())
-    monkeypatch.setattr(text_witness, "gap", lambda worse, better: replace(REAL_GAP(worse, better), error=1e-9))
-    assert losses.gap > 0
-    assert ask(path).evidence.says == (
-        "unknown" if losses.gap < 0.05 else min(Pairing, key=lambda p: getattr(losses, p.value)).value
-    )
+NOISE = np.random.default_rng(3).normal(0, 1, 510)
+# Mean losses as half and as interleaved and how far they scatter apart, the cost of counting, and the verdict.
+JUDGED = {
+    "clear": (2.3, 3.0, 0.5, 3.1, "half"),
+    "the other way": (3.0, 2.3, 0.5, 3.1, "interleaved"),
+    "too little between them": (2.30, 2.32, 0.05, 3.1, "unknown"),
+    "too uncertain": (2.3, 2.5, 4.0, 3.1, "unknown"),
+    "both no better than counting": (3.2, 4.5, 0.5, 3.1, "unknown"),
+    "hardly better than counting": (3.08, 4.5, 0.5, 3.1, "unknown"),
+    "no numbers": (float("nan"), float("nan"), 0.5, 3.1, "unknown"),
+}
 
 
-REAL_GAP = text_witness.gap
+@pytest.mark.parametrize("name", JUDGED)
+def test_the_rule(name: str) -> None:
+    half, interleaved, apart, counting, says = JUDGED[name]
+    losses = {Pairing.HALF: half + NOISE, Pairing.INTERLEAVED: interleaved + NOISE + apart * NOISE[::-1]}
+    evidence, _ = text_witness._judged(losses, np.full(510, counting) + NOISE, 257)
+    assert evidence.says == says
+    assert (evidence.confidence is None) == (says == "unknown")
+
+
+def test_letters_in_no_order_tell_nothing() -> None:
+    """A model that reads nothing may still prefer a layout; whoever counts letters does better."""
+    letters = list(WORDS)
+    random.Random(1).shuffle(letters)
+    found = ask(TRAINED, "".join(letters))
+    assert found.evidence.says == "unknown"
+    assert found.losses.layouts.unigram < min(found.losses.layouts.half, found.losses.layouts.interleaved)
 
 
 def test_a_model_that_looks_at_no_position_tells_nothing(tmp_path: Path) -> None:
@@ -206,7 +224,7 @@ def test_the_cost_of_a_scaling_is_not_taken_for_a_lost_base(tmp_path: Path, monk
     (curve,) = found.losses.bases
     assert not curve.clear
     assert curve.configured not in curve.likely
-    assert "the scaling's cost" in curve.detail
+    assert "the scaling costs that" in curve.detail
     monkeypatch.setattr(text_witness, "_excuse", lambda *_: "")
     assert "wrong-base" in base_codes(path)
 
