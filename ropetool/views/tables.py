@@ -10,6 +10,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from ropetool.families.decoder import no_conversion
+from ropetool.families.joined import STOPPING
 from ropetool.views.evaluation import evaluation as evaluation
 from ropetool.views.evaluation import recall as recall
 from ropetool.views.parts import facts as _facts
@@ -63,6 +64,10 @@ def inspection(result: Inspection, *, found: Found | None = None) -> RenderableT
     rows += [("rope" if fact.layers == "all" else f"rope, {fact.layers}", _rotation(fact)) for fact in result.rope]
     if result.rope and result.rope[0].length:
         rows.append(("length", f"{result.rope[0].length} tokens"))
+    if result.text:
+        rows += [("base" if c.layers == "all" else f"base, {c.layers}", c.detail) for c in result.text.bases]
+    if result.text and result.trained_length:
+        rows.append(("trained length", result.trained_length.detail))
     if result.heads:
         rows.append(("heads", f"{result.heads['query']} query, {result.heads['key_value']} key-value"))
     if result.towers:
@@ -245,7 +250,9 @@ def diagnosis(result: Diagnosis) -> RenderableType:
     facts = [*means, ("weights", result.pairing), *([("length", f"{result.length} tokens")] if result.length else [])]
     rows = [_finding_row(finding, clear=bool(result.truth)) for finding in result.findings]
     table = _grid("what each engine makes of it", ["engine", "known", "verdict", "what it hears", "what to do"], rows)
-    return Group(_facts(f"{result.checkpoint} ({result.model_type})", facts), table, warnings(result.warnings))
+    doubts = [Text(warning.message, style="bold red") for warning in result.warnings if warning.code in STOPPING]
+    rest = [warning for warning in result.warnings if warning.code not in STOPPING]
+    return Group(*doubts, _facts(f"{result.checkpoint} ({result.model_type})", facts), table, warnings(rest))
 
 
 def _finding_row(found: Finding, *, clear: bool) -> list[RenderableType]:

@@ -62,7 +62,7 @@ RULES = {
     ),
     "unsure does not count": ([family(HALF), weights(INTERLEAVED, 0.94)], HALF, "", "declared", "do not show it"),
     "one that gives no chance is believed": (
-        [family(HALF), text(INTERLEAVED, None)], INTERLEAVED, CONTRADICTED, "the text against the class", "the text says",
+        [family(HALF), text(INTERLEAVED, None)], INTERLEAVED, CONTRADICTED, "the text against the class", "the text",
     ),
     "code is the class's own word, and no second witness": (
         [family(HALF), code(HALF)], HALF, "", "declared by the class", "half by the class;",
