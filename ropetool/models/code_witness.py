@@ -60,15 +60,16 @@ def _row(reading: Reading, config: Any) -> Reading:
 def _evidence(reading: Reading, row: Reading, report: ProbeReport) -> Evidence:
     if report.unread:
         raise Unreadable(report.unread)
-    rotated = [a for a in report.attentions if a.pairing is not None and _site(row, a)[0] is row.family.sites[0]]
-    rotated = rotated or [a for a in report.attentions if a.pairing is not None]
+    turning = [a for a in report.attentions if a.pairing is not None]
+    rotated = [a for a in turning if _site(row, a)[0].module == row.family.attention]
     unread = next((a for a in report.attentions if a.unread), None)
     if not rotated:
         raise Unreadable(unread.unread if unread and unread.unread else "no row of its q or k turns")
     pairings = {str(a.pairing.value) for a in rotated if a.pairing is not None}
     says = pairings.pop() if len(pairings) == 1 else MIXED
     rows = dict(line for attention in rotated for line in _spans(attention))
-    differs = [] if reading.family.probed else sorted({said for a in rotated for said in _differences(row, a)})
+    known = not (reading.family.probed or row.refusal)  # what moves in a type that is refused is not told by its row
+    differs = sorted({said for a in rotated for said in _differences(row, a)}) if known else []
     layers = sorted({layer for attention in rotated for layer in attention.layers})
     turned = "; ".join(f"{name}: {said}" for name, said in rows.items())
     detail = f"a tiny {report.class_name} of this config turns {says} pairs ({turned})"

@@ -37,7 +37,9 @@ Read = Callable[[Rotated, int], Floats]
 
 @dataclass(frozen=True)
 class LayoutLosses:
-    """Mean loss in nats a token of the same weights as half and as interleaved, by the best base that was tried.
+    """Mean loss in nats a token of the same weights as half and as interleaved.
+
+    With the config's base; where that tells nothing and the best of the bases does, with that.
 
     ``gap`` and its ``error`` are by how much the one costs more than the other. ``unigram`` is what counting the
     tokens of the text gives, ``uniform`` the logarithm of the vocabulary. ``tokens`` are those predicted.
@@ -93,10 +95,11 @@ def layout_and_bases(
     truth = meant(reading)
     losses_T = {layout: read(replace(truth, pairing=layout), few) for layout in Pairing}
     if not _tells(losses_T, unigram_T):  # a wrong base may spoil both
-        losses_T = {
+        best_T = {
             layout: min((read(how, few) for how in _all_bases(reading, replace(truth, pairing=layout))), key=_mean)
             for layout in Pairing
         }
+        losses_T = best_T if _tells(best_T, unigram_T) else losses_T
     evidence, losses = _judged(losses_T, unigram_T, len(loaded.runner.model.get_output_embeddings().weight))
     if evidence.says == UNKNOWN:
         return evidence, losses, ()

@@ -16,6 +16,7 @@ from ropetool.families import table
 from ropetool.families.family import HALF, INTERLEAVED, K, Moved
 from ropetool.families.reading import read_model
 from ropetool.families.table import TABLE
+from ropetool.models import tiny as built
 from ropetool.models.code_witness import code_evidence
 from tests import tiny
 from tests.tiny import TINY, edit_json
@@ -31,6 +32,20 @@ def test_the_class_does_what_its_row_says(name: str, checkpoint: Callable[[str],
     assert not evidence.figures["differs"]
     assert evidence.figures["rows"]
     assert evidence.figures["class"] in evidence.detail
+
+
+# Types with a second site that turns the other way, one that is refused, and one whose class is not built so small.
+SITES = {"axk2": True, "deepseek_v32": True, "deepseek_v4": True, "minimax_m3_vl_text": True, "jetmoe": False}
+
+
+@pytest.mark.parametrize(("model_type", "told"), SITES.items())
+def test_the_main_attention_is_asked_and_no_other(model_type: str, told: bool, tmp_path: Path) -> None:
+    built.build(model_type).config.save_pretrained(tmp_path)
+    config = read_config(tmp_path)
+    reading = read_model(config)
+    evidence = code_evidence(tmp_path, config, reading)
+    assert evidence.says == (reading.class_pairing.value if told else "unknown")
+    assert not evidence.figures.get("differs")
 
 
 def test_partial_rotary_is_told(checkpoint: Callable[[str], Path]) -> None:

@@ -218,8 +218,8 @@ def test_a_base_without_a_clear_minimum_is_not_named(tmp_path: Path, monkeypatch
 
 def test_the_cost_of_a_scaling_is_not_taken_for_a_lost_base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Linear scaling without training spoils this model; some other base spoils it less, and is not its base."""
-    path = copied(tmp_path, rope_type="linear", factor=4.0)
-    edit_json(path / "config.json", max_position_embeddings=1024)
+    path = copied(tmp_path, rope_type="linear", factor=1.5)
+    edit_json(path / "config.json", max_position_embeddings=384)
     found = ask(path)
     (curve,) = found.losses.bases
     assert not curve.clear
