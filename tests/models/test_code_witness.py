@@ -34,8 +34,15 @@ def test_the_class_does_what_its_row_says(name: str, checkpoint: Callable[[str],
     assert evidence.figures["class"] in evidence.detail
 
 
-# Types with a second site that turns the other way, one that is refused, and one whose class is not built so small.
-SITES = {"axk2": True, "deepseek_v32": True, "deepseek_v4": True, "minimax_m3_vl_text": True, "jetmoe": False}
+# Types with a second site that turns the other way, one that is refused, one that cannot be read.
+SITES = {
+    "axk2": True,
+    "deepseek_v32": True,
+    "deepseek_v4": True,
+    "minimax_m3_vl_text": True,
+    "jetmoe": True,
+    "zaya": False,
+}
 
 
 @pytest.mark.parametrize(("model_type", "told"), SITES.items())
@@ -46,6 +53,16 @@ def test_the_main_attention_is_asked_and_no_other(model_type: str, told: bool, t
     evidence = code_evidence(tmp_path, config, reading)
     assert evidence.says == (reading.class_pairing.value if told else "unknown")
     assert not evidence.figures.get("differs")
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen2", "qwen3", "helium"])
+def test_as_many_heads_of_k_as_of_q_are_no_obstacle(name: str, tmp_path: Path) -> None:
+    """Classes have 32 heads of k by default: a tiny model that says nothing of them would not run."""
+    changes = {"num_key_value_heads": 8} | ({"hidden_size": 128} if name == "helium" else {})
+    tiny.config_of(name, **changes).save_pretrained(tmp_path)
+    config = read_config(tmp_path)
+    evidence = code_evidence(tmp_path, config, read_model(config))
+    assert evidence.says == read_model(config).class_pairing.value, evidence.detail
 
 
 def test_partial_rotary_is_told(checkpoint: Callable[[str], Path]) -> None:
