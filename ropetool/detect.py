@@ -24,7 +24,7 @@ from ropetool.checkpoint.folder import (
 from ropetool.checkpoint.foreign import Format, format_without_config, params_of
 from ropetool.checkpoint.pickled import pickled_files
 from ropetool.engines.declared import declared_keys
-from ropetool.errors import NoRotaryError, QuantisedError, RopetoolError, UsageError
+from ropetool.errors import NoRotaryError, QuantisedError, RopetoolError, UnknownFamilyError, UsageError
 from ropetool.families.adapter import plan_adapter, read_adapter
 from ropetool.families.buffers import stale_frequency_warnings
 from ropetool.families.foreign import (
@@ -35,9 +35,10 @@ from ropetool.families.foreign import (
 )
 from ropetool.families.joined import Verdict, join
 from ropetool.families.plan import plan_conversion
+from ropetool.families.positions import INSTEAD_OF_ROPE, Position, claims_of, said
+from ropetool.families.positions_seen import Seen, seen_by_both, seen_by_tensors, speaks_of_rope
 from ropetool.families.protection import stock_is_right, who_runs_it
 from ropetool.families.reading import Evidence, Reading, Rotation, Warn
-from ropetool.families.schemes import Scheme, scheme_of
 from ropetool.families.towers import tower_warnings, towers_of
 from ropetool.families.trained_length import TrainedLength, declared_length, length_warnings
 from ropetool.models.understand import understand
@@ -92,6 +93,7 @@ class Inspection:
     moves: Moves | None
     towers: Mapping[str, int]
     warnings: tuple[Warn, ...]
+    scheme_detail: tuple[Position, ...] = ()
     verdict: Verdict | None = None
     trained_length: TrainedLength | None = None
     text: TextLosses | None = None
@@ -124,15 +126,16 @@ def inspect(
     if form is not None:
         return _native(path, form, asked)
     config = read_config(path)
-    scheme = scheme_of(str(config.get("model_type")))
-    if scheme is not None:
-        return _without_rope(path, config, scheme, asked)
+    claims = claims_of(config)
+    if claims:
+        return _without_rope(path, config, seen_by_both(claims, _opened(path)[0]), asked)
     try:
         reading = understand(path, config, trust_remote_code=trust_remote_code)
-    except NoRotaryError as error:  # a type that has RoPE in other configs
-        if "scheme" not in error.fields:  # the probe saw that nothing turns, and not what there is instead
+    except (NoRotaryError, UnknownFamilyError) as error:
+        seen = _seen_instead(path, config, error)
+        if seen is None:
             raise
-        return _without_rope(path, config, Scheme(str(error.fields["scheme"]), error.message), asked)
+        return _without_rope(path, config, seen, asked)
     return _rotary(path, config, reading, asked)
 
 
@@ -191,7 +194,7 @@ def _native(path: Path, form: Format, asked: Asked) -> Inspection:
     ) if told.theta and told.head_dim else ()  # fmt: skip
     return Inspection(
         str(path), "unknown", "rope", verdict.pairing, evidence, facts, told.heads, (), None, {},
-        (format_warning(form), *told.warnings), verdict,
+        (format_warning(form), *told.warnings), verdict=verdict,
     )  # fmt: skip
 
 
@@ -222,13 +225,31 @@ def _adapter(path: Path, given_base: Path | None, asked: Asked) -> Inspection:
     )  # fmt: skip
 
 
-def _without_rope(path: Path, config: Mapping[str, Any], scheme: Scheme, asked: Asked) -> Inspection:
+def _without_rope(path: Path, config: Mapping[str, Any], seen: Seen, asked: Asked) -> Inspection:
     model_type = str(config.get("model_type"))
-    warnings = [Warn("no-rope", f"{model_type} has no rotary position embedding: {scheme.sentence}")]
+    warnings = [Warn("no-rope", f"{model_type} has no rotary position embedding: {said(seen.positions)}")]
     if asked.names:
-        said = f"{' and '.join(asked.names)} would tell of a rotation; there is none, so nothing was asked"
-        warnings.append(Warn("not-asked", said))
-    return Inspection(str(path), model_type, scheme.name, None, (), (), {}, (), None, {}, tuple(warnings))
+        would = f"{' and '.join(asked.names)} would tell of a rotation; there is none, so nothing was asked"
+        warnings.append(Warn("not-asked", would))
+    return Inspection(
+        str(path), model_type, seen.positions[0].scheme, None, seen.evidence, (), {}, (), None, {},
+        (*warnings, *seen.warnings), seen.positions,
+    )  # fmt: skip
+
+
+def _seen_instead(path: Path, config: Mapping[str, Any], error: RopetoolError) -> Seen | None:
+    """What there is where no RoPE was found: by the config of a type that has it in others, or by tensors alone."""
+    checkpoint, _ = _opened(path)
+    claims = claims_of(config, INSTEAD_OF_ROPE) if "scheme" in error.fields else ()
+    if claims:
+        return seen_by_both(claims, checkpoint)
+    if checkpoint is None or "scheme" in error.fields or speaks_of_rope(config):
+        return None
+    seen = seen_by_tensors(checkpoint)
+    if seen is None:
+        return None
+    so_far = Warn("scheme-by-tensors", f"named by its tensors alone, for {error.message}")
+    return replace(seen, warnings=(so_far,))
 
 
 def scaling_factor(scaling: Scaling) -> float | None:

@@ -71,8 +71,8 @@ def test_the_facts_of_a_scaled_model(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("model_type", "scheme"),
-    [("gpt2", "learned"), ("t5", "relative-bias"), ("bloom", "alibi"), ("whisper", "sinusoidal"), ("mamba", "none"),
-     ("deberta-v2", "relative-vectors")],
+    [("deberta-v2", "learned"), ("gpt2", "learned"), ("t5", "relative-bias"), ("bloom", "alibi"),
+     ("whisper", "sinusoidal"), ("mamba", "none"), ("xlnet", "relative-vectors")],
 )  # fmt: skip
 def test_a_model_without_rope_is_described_not_refused(model_type: str, scheme: str, tmp_path: Path) -> None:
     result = inspect(folder(tmp_path / "a", model_type=model_type))

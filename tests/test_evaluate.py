@@ -186,13 +186,19 @@ def test_a_class_with_a_table_of_positions_is_refused_with_the_numbers(novel, tm
 
 
 def test_learned_positions_are_refused_and_other_schemes_are_measured(novel, tmp_path):
-    from transformers import BloomConfig, BloomForCausalLM, GPT2Config, GPT2LMHeadModel
+    from transformers import BloomConfig, BloomForCausalLM, GPT2Config, GPT2LMHeadModel, MptConfig, MptForCausalLM
 
     gpt2 = GPT2LMHeadModel(GPT2Config(vocab_size=260, n_positions=64, n_embd=32, n_layer=2, n_head=4))
     path = _with_tokenizer(tiny.save(gpt2, tmp_path / "gpt2"))
     assert evaluate.evaluate(path, novel, edges=(64,)).trained_length == 64
-    with pytest.raises(UnsupportedError, match="cannot be read beyond 64 tokens: GPT2LMHeadModel has a table"):
+    said = r"beyond 64 tokens: GPT2LMHeadModel has no rotary .* with 64 rows, a hard ceiling at 64 tokens"
+    with pytest.raises(UnsupportedError, match=said):
         evaluate.evaluate(path, novel, edges=(65,))
+    mpt = MptForCausalLM(MptConfig(vocab_size=260, d_model=32, n_layers=2, n_heads=4, max_seq_len=70))
+    path = _with_tokenizer(tiny.save(mpt, tmp_path / "mpt"))
+    assert evaluate.evaluate(path, novel, edges=(70,)).lengths[-1].stop == 70
+    with pytest.raises(UnsupportedError, match=r"beyond 70 tokens: .* ALiBi, which its class builds for 70 tokens"):
+        evaluate.evaluate(path, novel, edges=(71,))
     bloom = BloomForCausalLM(BloomConfig(vocab_size=260, hidden_size=32, n_layer=2, n_head=4))
     found = evaluate.evaluate(_with_tokenizer(tiny.save(bloom, tmp_path / "bloom")), novel, edges=(100,))
     assert (found.trained_length, found.reach, found.lengths[-1].stop) == (None, None, 100)

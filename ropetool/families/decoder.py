@@ -10,7 +10,7 @@ from typing import Any
 
 from ropetool.errors import ConfigError, NoRotaryError, UnknownFamilyError
 from ropetool.families.family import Family
-from ropetool.families.schemes import scheme_of
+from ropetool.families.positions import positions_of, said
 from ropetool.families.table import TABLE
 
 
@@ -86,10 +86,10 @@ def decoder_of(config: Mapping[str, Any]) -> Decoder:
     composite = COMPOSITES.get(model_type)
     if composite is None:
         _check_known(model_type, config)
-        return Decoder(_row(model_type), config)
+        return Decoder(_row(model_type, config), config)
     text, path = _nested(config, composite)
     own_type = text.get("model_type") if path and composite.obeys_type else None
-    row = _row(str(own_type or composite.text_type), whole=model_type)
+    row = _row(str(own_type or composite.text_type), text, whole=model_type)
     numbers = CLASS_NUMBERS.get(row.model_type, {})
     defaults = {key: value for key, value in numbers.items() if key != LAYERS} | dict(row.defaults)
     if LAYERS in numbers:
@@ -126,7 +126,7 @@ def _nested(config: Mapping[str, Any], composite: Composite) -> tuple[Mapping[st
 def _check_known(model_type: str, config: Mapping[str, Any]) -> None:
     """Refuse a multimodal type that the data lacks: its text decoder could be anywhere."""
     parts = [key for key, value in config.items() if isinstance(value, dict) and value.get("model_type")]
-    if model_type in TABLE or scheme_of(model_type) is not None or not parts:
+    if model_type in TABLE or positions_of(config) or not parts:
         return
     raise UnknownFamilyError(
         f"{model_type} is a model of several parts ({', '.join(parts)}), and none of the {len(COMPOSITES)} multimodal "
@@ -144,8 +144,8 @@ def rows_of(model_type: str) -> tuple[tuple[Family, ...], tuple[Composite, ...]]
     """The row that a model type is read by, and how it is composed if it is multimodal; raises as `decoder_of` does."""
     composite = COMPOSITES.get(model_type)
     if composite is None:
-        return (_row(model_type),), ()
-    return (_row(composite.text_type, whole=model_type),), (composite,)
+        return (_row(model_type, {}),), ()
+    return (_row(composite.text_type, {}, whole=model_type),), (composite,)
 
 
 def no_conversion(composite: Composite) -> str | None:
@@ -156,21 +156,21 @@ def no_conversion(composite: Composite) -> str | None:
     return f"{composite.text_type} is not in the family table" if row is None else row.refusal or None
 
 
-def _row(model_type: str, whole: str = "") -> Family:
-    """The row of a type; ``whole`` is the multimodal type whose text decoder it is."""
+def _row(model_type: str, config: Mapping[str, Any], whole: str = "") -> Family:
+    """The row of a type with ``config``; ``whole`` is the multimodal type whose text decoder it is."""
     if model_type in TABLE:
         return TABLE[model_type]
-    scheme = scheme_of(model_type)
-    said = f"the text decoder of {whole}, {model_type}," if whole else f"the model type {model_type}"
-    if scheme is not None:
+    positions = positions_of({**config, "model_type": model_type})
+    whose = f"the text decoder of {whole}, {model_type}," if whole else f"the model type {model_type}"
+    if positions:
         raise NoRotaryError(
-            f"{said if whole else model_type} has no rotary position embedding ({scheme.sentence}), so there is no "
+            f"{whose if whole else model_type} has no rotary position embedding ({said(positions)}), so there is no "
             f"layout to convert and no rotation to extend",
             model_type=model_type,
-            scheme=scheme.name,
+            scheme=positions[0].scheme,
         )
     raise UnknownFamilyError(
-        f"{said} is not in the family table, so its row order is not known; "
+        f"{whose} is not in the family table, so its row order is not known; "
         f"`ropetool families` lists the {len(TABLE)} types that are",
         model_type=model_type,
     )

@@ -21,11 +21,15 @@ MROPE = f"{ROTATE_HALF}; mRoPE: pairs take their position from three axes, the s
 
 ROWS: tuple[Family, ...] = (
     *group(
-        "llama mistral gemma gemma2 arcee cwm falcon_h1 granite granitemoe granitemoehybrid granitemoeshared "
+        "llama mistral gemma gemma2 arcee cwm falcon_h1 granite granitemoe granitemoeshared "
         "hyperclovax internlm3 iquestcoder jais2 ministral ministral3 mixtral seed_oss starcoder2 vaultgemma "
         "aria_text deepseek_ocr2_text emu3_text_model granite4_vision_text granite_docling_text "
         "higgs_audio_v2 unlimited_ocr_text voxtral_realtime_text eurobert",
         HALF, SEPARATE, V_O, ROTATE_HALF,
+    ),
+    *group(
+        "granitemoehybrid", HALF, SEPARATE, V_O, ROTATE_HALF,
+        needs=(Needs("position_embedding_type", "rope", None, "its attention has no positions", "none"),),
     ),
     *group("olmo", HALF, SEPARATE, V_O, ROTATE_HALF, only_keys=FACTOR_ALONE),
     *group(

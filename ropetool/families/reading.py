@@ -15,6 +15,8 @@ from ropetool.families.decoder import Decoder, decoder_of
 from ropetool.families.family import Family, Kind, Nope, Site
 from ropetool.families.geometry import CLASS_DEFAULT, SHARE, Geometry, read_geometry
 from ropetool.families.kinds import blocks_of, geometry_of_kind, layer_geometries
+from ropetool.families.positions import INSTEAD_OF_ROPE, positions_of
+from ropetool.families.positions import said as meaning
 from ropetool.rope.frequencies import SPELLINGS, Dynamic, NtkAware, Proportional, Scaling, scaling_from_block
 from ropetool.rope.pairing import Pairing
 
@@ -164,8 +166,12 @@ def _refusal(config: Mapping[str, Any], family: Family) -> str:
         said = f"{needs.key} is {value!r}" if needs.key in config else f"config.json has no {needs.key}"
         if not needs.scheme:
             return f"{said}: {needs.otherwise}"
+        instead = meaning(positions_of({**config, "model_type": family.model_type}, INSTEAD_OF_ROPE))
         raise NoRotaryError(
-            f"{said}: {needs.otherwise}", model_type=family.model_type, key=needs.key, scheme=needs.scheme
+            f"{said}: {needs.otherwise}" + (f" ({instead})" if instead else ""),
+            model_type=family.model_type,
+            key=needs.key,
+            scheme=needs.scheme,
         )
     return family.refusal
 

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ropetool.errors import UnsupportedError, UsageError
 from ropetool.families.context import Context
+from ropetool.families.positions import positions_of, said
 from ropetool.models.fallbacks import release
 from ropetool.models.limits import table_tokens
 from ropetool.models.load import Runner, load_right, pick_device
@@ -117,16 +118,25 @@ def _answers(runner: Runner, passes: Passes, work: Work, meter: Meter) -> dict[t
     return correct
 
 
+def _ceiling(model: Any) -> tuple[int | None, str]:
+    """How many tokens a class can read, and why no more."""
+    positions = positions_of(model.config.to_dict())
+    ceilings = [position.ceiling for position in positions if position.ceiling is not None]
+    if ceilings:
+        return min(ceilings), f"has no rotary position embedding ({said(positions)})"
+    return table_tokens(model), "has a table of so many positions"
+
+
 def _check_can(runner: Runner, path: Path, work: Work) -> None:
     """Raises for a class without a head or with too few positions, and a vocabulary that lacks the text's tokens."""
     kind = type(runner.model).__name__
     if runner.model.get_output_embeddings() is None:
         raise UnsupportedError(f"{kind} has no head that predicts tokens, so it has no losses")
-    rows = table_tokens(runner.model)
+    rows, why = _ceiling(runner.model)
     if rows is not None and work.longest > rows:
         raise UnsupportedError(
-            f"{path} cannot be read beyond {rows} tokens: {kind} has a table of so many positions, and {work.longest} "
-            f"were asked for; take --lengths up to {rows}",
+            f"{path} cannot be read beyond {rows} tokens: {kind} {why}, and {work.longest} were asked for; take "
+            f"--lengths up to {rows}",
             length=work.longest,
             positions=rows,
         )

@@ -12,8 +12,8 @@ from ropetool.errors import ConfigConflictError, ConfigError, NoRotaryError, Unk
 from ropetool.families.decoder import family_of
 from ropetool.families.family import Family
 from ropetool.families.geometry import SHARE
+from ropetool.families.positions import positions_of
 from ropetool.families.reading import read_model
-from ropetool.families.schemes import scheme_of
 from ropetool.families.table import TABLE
 from ropetool.models.catalog import model_class
 from ropetool.models.tables import live_frequencies
@@ -247,10 +247,10 @@ def test_layers_without_rotation() -> None:
 def test_a_model_without_rope_is_refused_with_what_it_has(model_type: str) -> None:
     with pytest.raises(NoRotaryError, match=f"{model_type} has no rotary position embedding") as caught:
         family_of({"model_type": model_type})
-    scheme = scheme_of(model_type)
-    assert scheme is not None
-    assert scheme.sentence in caught.value.message
-    assert caught.value.fields["scheme"] == scheme.name
+    positions = positions_of({"model_type": model_type})
+    assert positions
+    assert all(position.sentence in caught.value.message for position in positions)
+    assert caught.value.fields["scheme"] == positions[0].scheme
 
 
 def test_an_unknown_type_is_refused_and_no_name_is_guessed_from() -> None:

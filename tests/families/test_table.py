@@ -20,8 +20,8 @@ from ropetool.families.family import Family, Moved
 from ropetool.families.geometry import CLASS_DEFAULT, Each, GeometryKeys, Part, read_geometry
 from ropetool.families.parts import CLASSES
 from ropetool.families.plan import claims
+from ropetool.families.positions import OTHER
 from ropetool.families.reading import OWN_BLOCK, nope_layers, read_model
-from ropetool.families.schemes import scheme_of
 from ropetool.families.table import TABLE
 from ropetool.models import catalog
 from ropetool.rope.pairing import Head, pairs
@@ -49,7 +49,7 @@ def test_a_row_is_complete(row: Family) -> None:
     assert f"/modeling_{CLASSES[row.model_type]['module']}.py: " in row.source
     assert not {moved.module for moved in row.moves} & set(row.stays)
     assert bool(row.methods is None) == (not row.methods_reason)
-    assert scheme_of(row.model_type) is None
+    assert row.model_type not in OTHER
 
 
 # --- the rotation of the class --------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import shutil
@@ -14,10 +15,12 @@ from safetensors.torch import load_file, save_file
 
 from ropetool import convert, verify
 from ropetool.errors import UnsupportedError
+from ropetool.families.attention_rows import heads_of
 from ropetool.families.reading import read_model
 from ropetool.families.table import TABLE
 from ropetool.models import probe, tiny
 from ropetool.models.options import DType
+from ropetool.models.report import Role
 from ropetool.rope.pairing import Head, Pairing, index_map
 
 
@@ -109,6 +112,28 @@ def test_the_rows_of_every_projection(read):
         assert probed.keys() != {p.name for p in attention.projections}, "no projection of the row was seen"
         for name, spans in probed.items():
             assert not any(isinstance(span, Head) for span in spans), f"{name} moves, and the row does not say so"
+
+
+def test_the_heads_of_q_and_of_k(read):
+    """Where the rotated rows of each head of q and of k begin, in fused projections too."""
+    reading, _, rotated = read
+    for attention in rotated:
+        site, geometry = site_of(reading, attention)
+        probed = {projection.name: projection.parts for projection in attention.projections}
+        for moved in site.moves:
+            parts = [part for name in moved.loaded_as or (moved.module,) for part in probed.get(name, ())]
+            if moved.feeds and parts:
+                ends = [0, *itertools.accumulate(part.rows for part in parts)]
+                starts = {
+                    role: tuple(
+                        end + part.rope_start
+                        for part, end in zip(parts, ends, strict=False)
+                        if part.role is role and part.rope_dim
+                    )
+                    for role in (Role.Q, Role.K)
+                }
+                heads = heads_of(geometry, moved.rows, moved.feeds)
+                assert (heads.q, heads.k) == (starts[Role.Q], starts[Role.K]), moved.module
 
 
 def test_the_frequencies(read):
