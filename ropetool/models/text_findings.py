@@ -163,7 +163,8 @@ def _untold(evidence: Evidence, reading: Reading, warnings: tuple[Warn, ...]) ->
         return "the text tells nothing of this checkpoint"
     if evidence.says != reading.pairing.value:
         return f"the text says {evidence.says}, and config.json means {reading.pairing.value}: mend that first"
-    return "config.json has another base than the weights: mend that first" if warnings else ""
+    wrong = any(warning.code == "wrong-base" for warning in warnings)
+    return "config.json has another base than the weights: mend that first" if wrong else ""
 
 
 def _measured(

@@ -18,14 +18,16 @@ from ropetool.engines.mistakes import USUAL_BASE, Rotated, meant
 from ropetool.errors import ConfigError
 from ropetool.families.reading import Evidence, Reading, Rotation, Warn
 from ropetool.models.likelihood import Own, rotated
-from ropetool.models.paired import LEAST_OF_BASE, Floats, gap
-from ropetool.rope.frequencies import Default, Scaling
+from ropetool.models.paired import LEAST_OF_BASE, Floats, Gap, gap
+from ropetool.rope.frequencies import Default, Linear, Scaling
 from ropetool.rope.pairing import Pairing
 
 TOKENS = 512
 FEWEST_TOKENS = 64
 # The bases of well-known models: RoFormer's and Llama 2's, SmolLM2's, Llama 3's, Qwen2's.
 BASES = (USUAL_BASE, 100_000.0, 500_000.0, 1_000_000.0)
+# Angles by so much smaller are none.
+STILL = 1e12
 UNKNOWN = "unknown"
 
 # A base shows less than a layout does: more pieces of the text are read for it, where they cost no more than this.
@@ -39,9 +41,10 @@ Read = Callable[[Rotated, int], Floats]
 class LayoutLosses:
     """Mean loss in nats a token of the same weights as half and as interleaved.
 
-    With the config's base; where that tells nothing and the best of the bases does, with that.
+    Each as config.json has it; where that says something else than the best of the bases, or no scaling, with the best.
 
-    ``gap`` and its ``error`` are by how much the one costs more than the other. ``unigram`` is what counting the
+    ``gap`` and its ``error`` are by how much the one costs more than the other. ``still`` is without any rotation;
+    ``unigram`` is what counting the
     tokens of the text gives, ``uniform`` the logarithm of the vocabulary. ``tokens`` are those predicted.
     """
 
@@ -49,6 +52,7 @@ class LayoutLosses:
     interleaved: float
     gap: float
     error: float
+    still: float
     unigram: float
     uniform: float
     tokens: int
@@ -69,6 +73,8 @@ class BaseCurve:
     """The loss over the base of one kind of layer, the others as config.json has them.
 
     ``likely`` are the bases that are not clearly worse than the best. ``clear`` tells that the configured one is.
+    ``without_scaling`` is the configured base alone, where a scaling is on top; ``scaling_costs`` tells that it surely
+    reads better so: nothing was trained with the scaling.
     """
 
     layers: str
@@ -78,6 +84,8 @@ class BaseCurve:
     likely: tuple[float, ...]
     clear: bool
     detail: str
+    without_scaling: BaseLoss | None = None
+    scaling_costs: bool = False
 
 
 def layout_and_bases(
@@ -93,14 +101,9 @@ def layout_and_bases(
     few = max(1, TOKENS // len(windows_WT[0]))
     unigram_T = _unigram(windows_WT[:few], counted)
     truth = meant(reading)
-    losses_T = {layout: read(replace(truth, pairing=layout), few) for layout in Pairing}
-    if not _tells(losses_T, unigram_T):  # a wrong base may spoil both
-        best_T = {
-            layout: min((read(how, few) for how in _all_bases(reading, replace(truth, pairing=layout))), key=_mean)
-            for layout in Pairing
-        }
-        losses_T = best_T if _tells(best_T, unigram_T) else losses_T
-    evidence, losses = _judged(losses_T, unigram_T, len(loaded.runner.model.get_output_embeddings().weight))
+    tried = {layout: _tried(reading, replace(truth, pairing=layout), read, few) for layout in Pairing}
+    words = len(loaded.runner.model.get_output_embeddings().weight)
+    evidence, losses = _judged(_deciding(tried, unigram_T), unigram_T, read(_still(truth), few), words)
     if evidence.says == UNKNOWN:
         return evidence, losses, ()
     many = _affordable(loaded, windows_WT, few)
@@ -109,8 +112,20 @@ def layout_and_bases(
 
 
 def base_warnings(curves: Iterable[BaseCurve]) -> tuple[Warn, ...]:
-    """One for each base that is clearly not the one of the weights."""
-    return tuple(Warn("wrong-base", curve.detail) for curve in curves if curve.clear)
+    """One for each base that is clearly not the one of the weights, and each scaling that they do not know."""
+    found = []
+    for curve in curves:
+        if curve.clear:
+            found.append(Warn("wrong-base", curve.detail))
+        elif curve.scaling_costs and curve.without_scaling:
+            configured = next(one.loss for one in curve.losses if one.theta == curve.configured)
+            said = (
+                f"the text costs {configured:.3f} nats a token with the scaling of {curve.layers} layers, and "
+                f"{curve.without_scaling.loss:.3f} without: short contexts pay for it, as in a model that was not "
+                f"trained with it"
+            )
+            found.append(Warn("scaling-costs", said))
+    return tuple(found)
 
 
 def _reader(loaded: Own, windows_WT: Sequence[Sequence[int]]) -> Read:
@@ -151,22 +166,49 @@ def _mean(losses_T: Floats) -> float:
     return mean if math.isfinite(mean) else math.inf
 
 
+def _tried(reading: Reading, how: Rotated, read: Read, windows: int) -> list[Floats]:
+    """The losses as config.json has it, first; with every base, and without scaling, which may have spoiled it.
+
+    A layout that is right, with a base or a scaling that is not, can read worse than the wrong layout does.
+    """
+    hows = [how, *_all_bases(reading, how)]
+    if any(type(turn.scaling) is not Default for turn in how.turns):
+        hows.append(replace(how, turns=tuple(replace(t, scaling=Default(t.scaling.theta)) for t in how.turns)))
+    return [read(other, windows) for other in hows]
+
+
+def _still(how: Rotated) -> Rotated:
+    """Nothing turns: so slowly that no angle is one."""
+    return replace(how, turns=tuple(replace(t, scaling=Linear(t.scaling.theta, STILL)) for t in how.turns))
+
+
+def _deciding(tried: Mapping[Pairing, list[Floats]], unigram_T: Floats) -> Mapping[Pairing, Floats]:
+    """The losses to judge by: each layout at its best; as config.json has it, where both say the same, or nothing."""
+    as_meant = {layout: rows[0] for layout, rows in tried.items()}
+    at_best = {layout: min(rows, key=_mean) for layout, rows in tried.items()}
+    better = _better(at_best)
+    same = _better(as_meant) is better and _apart(at_best).clear and _apart(as_meant).clear
+    return as_meant if same or not gap(unigram_T, at_best[better]).clear else at_best
+
+
 def _better(losses_T: Mapping[Pairing, Floats]) -> Pairing:
     return min(Pairing, key=lambda layout: _mean(losses_T[layout]))
 
 
-def _tells(losses_T: Mapping[Pairing, Floats], unigram_T: Floats) -> bool:
+def _apart(losses_T: Mapping[Pairing, Floats]) -> Gap:
     better = _better(losses_T)
-    return gap(unigram_T, losses_T[better]).clear and gap(losses_T[better.other], losses_T[better]).clear
+    return gap(losses_T[better.other], losses_T[better])
 
 
-def _judged(losses_T: Mapping[Pairing, Floats], unigram_T: Floats, vocabulary: int) -> tuple[Evidence, LayoutLosses]:
+def _judged(
+    losses_T: Mapping[Pairing, Floats], unigram_T: Floats, still_T: Floats, vocabulary: int
+) -> tuple[Evidence, LayoutLosses]:
     better = _better(losses_T)
     best_T = losses_T[better]
-    apart, ahead = gap(losses_T[better.other], best_T), gap(unigram_T, best_T)
+    apart, ahead, turns = _apart(losses_T), gap(unigram_T, best_T), gap(still_T, best_T)
     half, interleaved = _mean(losses_T[Pairing.HALF]), _mean(losses_T[Pairing.INTERLEAVED])
     losses = LayoutLosses(
-        half, interleaved, apart.nats, apart.error, _mean(unigram_T), math.log(vocabulary), len(best_T)
+        half, interleaved, apart.nats, apart.error, _mean(still_T), _mean(unigram_T), math.log(vocabulary), len(best_T)
     )  # fmt: skip
     told = f"read as half the text costs {half:.3f} nats a token, as interleaved {interleaved:.3f}"
     figures = {**vars(losses), "sigmas": apart.sigmas}
@@ -177,6 +219,9 @@ def _judged(losses_T: Mapping[Pairing, Floats], unigram_T: Floats, vocabulary: i
         )
         return Evidence("text", UNKNOWN, told, figures=figures), losses
     told += f": {apart} over {len(best_T)} tokens"
+    if not turns.clear:
+        told += f", and without any rotation it costs {losses.still:.3f}: that it turns is of no use to it, either way"
+        return Evidence("text", UNKNOWN, told, figures=figures), losses
     if not apart.clear:
         return Evidence("text", UNKNOWN, f"{told}, which is too little to tell", figures=figures), losses
     return Evidence("text", better.value, told, apart.confidence, figures), losses
@@ -199,8 +244,9 @@ def _can(rotation: Rotation, base: float) -> bool:
 
 
 def _all_bases(reading: Reading, how: Rotated) -> Iterator[Rotated]:
-    """Every base of the grid, in one kind of layer at a time; and as it is."""
-    yield how
+    """Every base of the grid, in one kind of layer at a time; factors that weights hold go with their own base."""
+    if reading.family.learned:
+        return
     for index, rotation in enumerate(reading.rotations):
         for base in _candidates(reading, rotation):
             yield _scaled(how, index, replace(rotation.scaling, theta=base))
@@ -242,7 +288,14 @@ def _curve(reading: Reading, rotation: Rotation, tried: dict[float, Floats], bar
         BaseLoss(base, _mean(losses_T), above[base].nats, above[base].error) for base, losses_T in tried.items()
     )
     told = _told(reading, rotation, best, {base: _mean(losses_T) for base, losses_T in tried.items()})
-    return BaseCurve(rotation.layers, configured, rotation.theta_source, losses, likely, clear, f"{told}: {said}")
+    bare, costs = None, False
+    if bare_T is not None:
+        above_best, above_bare = gap(bare_T, tried[best]), gap(tried[configured], bare_T)
+        bare = BaseLoss(configured, _mean(bare_T), above_best.nats, above_best.error)
+        costs = above_bare.clear
+    return BaseCurve(
+        rotation.layers, configured, rotation.theta_source, losses, likely, clear, f"{told}: {said}", bare, costs
+    )  # fmt: skip
 
 
 def _excuse(

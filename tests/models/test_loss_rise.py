@@ -66,10 +66,9 @@ def declaring(tmp_path: Path, length: int) -> Path:
     return directory
 
 
-def check_trained_length(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def check_trained_length(tmp_path: Path) -> None:
     """A model that was trained with 256 tokens, under configs that say so, say less and say more."""
-    monkeypatch.setattr(loss_rise, "MOST_IN_ALL", 16384)
-    for declared, warned in ((256, False), (128, True), (2048, True)):
+    for declared, warned in ((256, False), (128, True), (1024, True)):
         found = measured(declaring(tmp_path, declared))
         assert found.lengths.measured is not None, found.lengths.detail
         assert 256 <= found.lengths.measured <= 512
@@ -77,8 +76,8 @@ def check_trained_length(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         assert found.lengths.trained == declared
 
 
-def test_the_trained_length_is_found_whatever_is_declared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    check_trained_length(tmp_path, monkeypatch)
+def test_the_trained_length_is_found_whatever_is_declared(tmp_path: Path) -> None:
+    check_trained_length(tmp_path)
 
 
 def test_losses_in_another_order_are_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,7 +85,7 @@ def test_losses_in_another_order_are_seen(tmp_path: Path, monkeypatch: pytest.Mo
     right = loss_rise._losses
     monkeypatch.setattr(loss_rise, "_losses", lambda *args: right(*args)[:, ::-1])
     with pytest.raises(AssertionError):
-        check_trained_length(tmp_path, monkeypatch)
+        check_trained_length(tmp_path)
 
 
 def test_every_token_is_held_against_itself(monkeypatch: pytest.MonkeyPatch) -> None:

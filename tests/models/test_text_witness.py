@@ -6,6 +6,7 @@ import random
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -52,7 +53,7 @@ def never_permuted(interleaved: Path, tmp_path: Path) -> Path:
     return tmp_path / "never"
 
 
-def copied(tmp_path: Path, **rope: float) -> Path:
+def copied(tmp_path: Path, **rope: Any) -> Path:
     directory = Path(shutil.copytree(TRAINED, tmp_path / "copy"))
     block = {"rope_type": "default", "rope_theta": 100000.0, **rope}
     edit_json(directory / "config.json", rope_parameters=block, rope_theta=block["rope_theta"])
@@ -115,23 +116,25 @@ def test_random_weights_tell_nothing(tmp_path: Path, louder: float) -> None:
 
 
 NOISE = np.random.default_rng(3).normal(0, 1, 510)
-# Mean losses as half and as interleaved and how far they scatter apart, the cost of counting, and the verdict.
+# Mean losses as half and as interleaved and how far they scatter apart, the cost of counting and
+# of no rotation, and the verdict.
 JUDGED = {
-    "clear": (2.3, 3.0, 0.5, 3.1, "half"),
-    "the other way": (3.0, 2.3, 0.5, 3.1, "interleaved"),
-    "too little between them": (2.30, 2.32, 0.05, 3.1, "unknown"),
-    "too uncertain": (2.3, 2.5, 4.0, 3.1, "unknown"),
-    "both no better than counting": (3.2, 4.5, 0.5, 3.1, "unknown"),
-    "hardly better than counting": (3.08, 4.5, 0.5, 3.1, "unknown"),
-    "no numbers": (float("nan"), float("nan"), 0.5, 3.1, "unknown"),
+    "clear": (2.3, 3.0, 0.5, 3.1, 3.0, "half"),
+    "the other way": (3.0, 2.3, 0.5, 3.1, 3.0, "interleaved"),
+    "too little between them": (2.30, 2.32, 0.05, 3.1, 3.0, "unknown"),
+    "too uncertain": (2.3, 2.5, 4.0, 3.1, 3.0, "unknown"),
+    "both no better than counting": (3.2, 4.5, 0.5, 3.1, 5.0, "unknown"),
+    "hardly better than counting": (3.08, 4.5, 0.5, 3.1, 5.0, "unknown"),
+    "no better than without any rotation": (2.3, 3.0, 0.5, 3.1, 2.2, "unknown"),
+    "no numbers": (float("nan"), float("nan"), 0.5, 3.1, 3.0, "unknown"),
 }
 
 
 @pytest.mark.parametrize("name", JUDGED)
 def test_the_rule(name: str) -> None:
-    half, interleaved, apart, counting, says = JUDGED[name]
+    half, interleaved, apart, counting, still, says = JUDGED[name]
     losses = {Pairing.HALF: half + NOISE, Pairing.INTERLEAVED: interleaved + NOISE + apart * NOISE[::-1]}
-    evidence, _ = text_witness._judged(losses, np.full(510, counting) + NOISE, 257)
+    evidence, _ = text_witness._judged(losses, counting + NOISE, still + NOISE, 257)
     assert evidence.says == says
     assert (evidence.confidence is None) == (says == "unknown")
 
@@ -241,3 +244,24 @@ def test_the_rise_is_asked_for_with_the_text(monkeypatch: pytest.MonkeyPatch) ->
     ask(TRAINED)
     assert asked == [(110950, 256)]
     assert loss_rise.BEYOND * 256 < 110950
+
+
+# Linear scaling by 4 that nothing was trained with, and a base far off.
+SPOILED: dict[str, tuple[dict[str, Any], str]] = {
+    "scaled": ({"rope_type": "linear", "factor": 4.0}, "scaling-costs"),
+    "far base": ({"rope_theta": 30.0}, "wrong-base"),
+}
+
+
+@pytest.mark.parametrize("name", SPOILED)
+def test_what_spoils_the_right_layout_does_not_make_the_wrong_one_right(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As config.json has it the wrong layout reads better here: without other bases and no scaling it would be told."""
+    rope, code = SPOILED[name]
+    path = copied(tmp_path, **rope)
+    found = ask(path)
+    assert found.evidence.says == "half", found.evidence.detail
+    assert {warning.code for warning in found.warnings} == {code}
+    monkeypatch.setattr(text_witness, "_tried", lambda reading, how, read, windows: [read(how, windows)])
+    assert ask(path).evidence.says != "half"
