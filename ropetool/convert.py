@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,15 +27,18 @@ from ropetool.checkpoint.folder import (
 from ropetool.checkpoint.headers import hub_entry
 from ropetool.checkpoint.pickled import pickled_files
 from ropetool.checkpoint.shards import Shard, Tensor, copy_file, copy_without, no_progress, patch_rows, read_shard
+from ropetool.engines.declared import declared_keys
 from ropetool.engines.names import EngineName
 from ropetool.engines.output import output_config
 from ropetool.engines.writing import WrittenFor, loads_in
 from ropetool.errors import AlreadyConvertedError, ConfigError, NotVerifiedError, UnsupportedError, UsageError
 from ropetool.families.adapter import plan_adapter, read_adapter, written_config
 from ropetool.families.buffers import read_floats, stale_frequency_warnings
+from ropetool.families.doubt import check_layout
+from ropetool.families.foreign import refuse_foreign
 from ropetool.families.lengths import to_json
 from ropetool.families.plan import Move, Plan, plan_conversion
-from ropetool.families.reading import Reading, Warn
+from ropetool.families.reading import Evidence, Reading, Warn
 from ropetool.families.towers import tower_warnings, towers_of
 from ropetool.families.twins import tokenizer_warnings
 from ropetool.models.understand import understand
@@ -103,10 +106,13 @@ def plan(
     engine: EngineName | None = None,
     base: Path | None = None,
     trust_remote_code: bool = False,
+    heard: Sequence[Evidence] = (),
 ) -> Conversion:
     """Check everything and plan the conversion of ``source``, a checkpoint or an adapter, to layout ``to``.
 
-    ``declared`` overrides the layout that the config's witnesses give, except a marker that contradicts it.
+    ``declared`` overrides the layout that the config's witnesses give, except a marker that contradicts it. Without it,
+    the weights are asked, and ``heard`` is what others said who were (the text): where one of them surely contradicts
+    the config, nothing is planned; with it, that is a warning.
     ``written_as`` is the type to write the result for, a twin's or ``same``, and ``engine`` who shall read it: see
     `engines.output`. ``base`` is the model of an adapter that does not name it. With ``trust_remote_code``, code in the
     checkpoint is run to read it. Raises `RopetoolError` for anything that would make the result inexact, or read
@@ -123,7 +129,11 @@ def plan(
     checkpoint = pickled.checkpoint if pickled else open_checkpoint(source)
     reading = understand(source, checkpoint.config, trust_remote_code=trust_remote_code)
     _check_convertible(reading)
+    refuse_foreign(checkpoint, reading)
     current = _current(reading, declared)
+    doubted = check_layout(
+        checkpoint if pickled is None else None, reading, declared, (*declared_keys(reading)[0], *heard)
+    )
     if current is to:
         raise _already(source, to, "you say so" if declared else reading.evidence[0].detail)
     steps = plan_conversion(checkpoint, reading, current, to)
@@ -135,6 +145,7 @@ def plan(
         loads_in(output.config, output.reading),
         twin, output.engine, pickled,
         (
+            *doubted,
             *(warning for warning in reading.warnings if warning.code in _OF_THE_READING),
             *_source_warnings(checkpoint, files, pickled),
             *stale_frequency_warnings(checkpoint, reading, pickled.floats if pickled else read_floats),

@@ -1,20 +1,27 @@
-"""Doctor: what every engine will make of a checkpoint's rope keys, before it is served. Reads config.json only."""
+"""Doctor: what every engine will make of a checkpoint's rope keys, before it is served.
+
+Reads config.json, and where there are weights some rows of q and k, which may contradict it.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 
-from ropetool.checkpoint.folder import has_guard, read_config
+from ropetool.checkpoint.folder import has_guard, open_checkpoint, read_config
 from ropetool.engines.compare import faults
 from ropetool.engines.heard import Case, Heard, Listener, Turn
 from ropetool.engines.listeners import LISTENERS
 from ropetool.engines.names import EngineName
 from ropetool.engines.opening import open_case
 from ropetool.engines.repair import find_edit, sentence, takes_a_new_base
+from ropetool.errors import RopetoolError
+from ropetool.families.doubt import ask_weights
+from ropetool.families.joined import STOPPING, join
 from ropetool.families.reading import Warn
 from ropetool.rope.frequencies import Default
+from ropetool.rope.layout import Pairing
 
 
 class Verdict(str, Enum):
@@ -55,17 +62,20 @@ class Diagnosis:
 
     @property
     def passed(self) -> bool:
-        """Whether the config is clear, and no engine reads it wrongly or refuses it."""
-        return bool(self.truth) and not any(finding.verdict in FOUND for finding in self.findings)
+        """Whether config and weights agree and are clear, and no engine reads them wrongly or refuses them."""
+        doubted = any(warning.code in STOPPING for warning in self.warnings)
+        return bool(self.truth) and not doubted and not any(finding.verdict in FOUND for finding in self.findings)
 
 
 def diagnose(path: Path, *, engine: EngineName | None = None, length: int | None = None) -> Diagnosis:
     """Ask every row (or those of ``engine``) what it hears in the config at ``path``, for serving ``length`` tokens.
 
     A config whose keys contradict each other is not refused: it is read differently by different engines, and that is
-    told. Raises `NoRotaryError` where nothing rotates, `ConfigError` or `UnknownFamilyError` for what nothing can read.
+    told. Where the weights surely contradict the config, what an engine hears is held against the weights.
+
+    Raises `NoRotaryError` where nothing rotates, `ConfigError` or `UnknownFamilyError` for what nothing can read.
     """
-    case = open_case(read_config(path))
+    case, doubts = _held_against_weights(path, open_case(read_config(path)))
     rows = [row for row in LISTENERS if engine in (None, row.engine)]
     guarded = has_guard(path)
     findings = tuple(_guarded(row, case) if guarded else _finding(row, case, length) for row in rows)
@@ -75,8 +85,22 @@ def diagnose(path: Path, *, engine: EngineName | None = None, length: int | None
     )  # fmt: skip
     return Diagnosis(
         str(path), reading.model_type, truth, reading.pairing.value, case.reading.reach, findings,
-        _warnings(case, length),
+        (*doubts, *_warnings(case, length)),
     )  # fmt: skip
+
+
+def _held_against_weights(path: Path, case: Case) -> tuple[Case, tuple[Warn, ...]]:
+    """The case with the layout that the weights have, and a warning where that is not what the config says."""
+    try:
+        checkpoint = open_checkpoint(path)
+    except RopetoolError:  # no weights, or none to be read: doctor is about the config
+        return case, ()
+    verdict = join((*case.reading.evidence, *ask_weights(checkpoint, case.reading)))
+    if not verdict.stops:
+        return case, ()
+    if verdict.pairing in tuple(Pairing):
+        case = replace(case, reading=replace(case.reading, pairing=Pairing(verdict.pairing)))
+    return case, verdict.warnings
 
 
 def _guarded(listener: Listener, case: Case) -> Finding:
@@ -119,7 +143,9 @@ def _fix(listener: Listener, case: Case, heard: Heard, length: int | None) -> st
     if not heard.refusal and listener.flags(case):
         return listener.flags(case)
     if about == {"pairing"} and heard.pairing is not None:
-        return f"ropetool convert SRC DST --to {heard.pairing.value} --for {listener.engine.value}"
+        stored = case.reading.pairing.value
+        source = "" if stored == case.reading.evidence[0].says else f"--from {stored} "
+        return f"ropetool convert SRC DST {source}--to {heard.pairing.value} --for {listener.engine.value}"
     right = [f"{row.engine.value} {row.version}" for row in LISTENERS if _is_right(row, case, length)]
     served = [f"serve it with {right[0]}"] if right else []
     return ", or ".join(served + _as_base_alone(listener, case)) or "no edit of config.json helps"

@@ -32,6 +32,7 @@
     │   ├── QuantisedError         a quantised form whose rows cannot be moved exactly
     │   └── MethodError            a scaling method that this model or checkpoint cannot take
     ├── AlreadyConvertedError      the checkpoint has the wanted layout
+    ├── LayoutContradictedError    what was measured of the weights is not what is declared of them
     ├── NotVerifiedError           what was made did not pass its check (exit 1)
     ├── InternalError              a fault of ropetool itself
     └── OutputError                the place to write to
@@ -231,6 +232,12 @@ class AlreadyConvertedError(RopetoolError):
     """The checkpoint already has the wanted layout."""
 
     code = "already-converted"
+
+
+class LayoutContradictedError(RopetoolError):
+    """What was measured of the weights is not what is declared; ``fields`` has what each witness says."""
+
+    code = "layout-contradicted"
 
 
 class NotVerifiedError(RopetoolError):

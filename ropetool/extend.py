@@ -28,6 +28,7 @@ from ropetool.engines.heard import Case
 from ropetool.errors import ConfigError, MethodError, ShapeError, UsageError
 from ropetool.families.buffers import ROUNDED, encode_floats, read_floats, saved_frequencies
 from ropetool.families.decoder import text_part
+from ropetool.families.doubt import doubts
 from ropetool.families.kv_cache import KvCache, kv_cache
 from ropetool.families.lengths import Change, LengthEdits, length_edits, restored_lengths, to_json
 from ropetool.families.methods import Method, Weights
@@ -131,14 +132,14 @@ def plan(
         factor=scale,
         original_length=native.length,
         length=length,
-        theta=block.theta,
-        attention_factor=scaling.attention_factor,
+        theta=block.theta, attention_factor=scaling.attention_factor,
         kv_cache=kv_cache(reading, length),
         changed=(*changes_of(text, written, CONFIG, reading.decoder.path), *edits.changes),
         engines=engine_flags(Case(whole, back), config, length),
         warnings=(
-            *native.warnings, *block.warnings, *unsaid, *_version_4(reading, method, style), *local, *_large(scale),
-            *_dynamic(method, native.length, length), *edits.warnings, *_links(weights, source),
+            *doubts(checkpoint, reading), *native.warnings, *block.warnings, *unsaid, *local, *_large(scale),
+            *edits.warnings, *_version_4(reading, method, style), *_dynamic(method, native.length, length),
+            *_links(weights, source),
         ),
     )  # fmt: skip
     return Extension(checkpoint, destination, weights, whole, edits, back, result)

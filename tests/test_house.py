@@ -258,7 +258,7 @@ def test_light_commands_never_import_torch(without_torch, checkpoint, tmp_path: 
     save_file(rows, adapter / "adapter_model.safetensors")
     commands = (
         ("--help",), ("--version",), ("inspect", "--help"), ("verify", "--help"), ("families",),
-        ("inspect", source), ("inspect", source, "--json"),
+        ("inspect", source), ("inspect", source, "--json"), ("inspect", source, "--weights"),
         ("convert", source, tmp_path / "a", "--to", "interleaved", "--dry-run"),
         ("convert", source, tmp_path / "b", "--to", "interleaved", "--json"),
         ("inspect", adapter), ("convert", adapter, tmp_path / "e", "--to", "interleaved"),
@@ -278,9 +278,10 @@ def test_light_commands_never_import_torch(without_torch, checkpoint, tmp_path: 
 
 def test_the_refusal_of_torch_can_fail(without_torch, checkpoint) -> None:
     source = checkpoint("llama")
-    done = without_torch("verify", source, source)
-    assert done.returncode != 0
-    assert "imported: " in done.stderr
+    for command in (("verify", source, source), ("inspect", source, "--code")):
+        done = without_torch(*command)
+        assert done.returncode != 0
+        assert "imported: " in done.stderr
 
 
 def test_a_hub_id_alone_imports_the_library_of_the_hub(without_torch) -> None:

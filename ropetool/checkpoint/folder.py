@@ -12,6 +12,7 @@ from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from ropetool.checkpoint.foreign import format_without_config
 from ropetool.checkpoint.guard import is_guarded, unguarded
 from ropetool.checkpoint.headers import held
 from ropetool.checkpoint.shards import Shard, Tensor, copy_file, output_error, read_json_file, read_shard
@@ -103,14 +104,16 @@ def _raw_config(path: Path) -> dict[str, Any]:
     directory = checkpoint_directory(path)
     file = directory / CONFIG
     if not file.is_file():
-        adapter = (directory / ADAPTER_CONFIG).is_file()
-        hint = (
-            "it is an adapter; give its base model instead (convert, inspect and verify take an adapter's directory)"
-            if adapter
-            else "a checkpoint is a directory with config.json and .safetensors files"
-        )
-        raise MissingFileError(f"{directory} has no {CONFIG}: {hint}", path=str(file))
+        raise MissingFileError(f"{directory} has no {CONFIG}: {_without_config(directory)}", path=str(file))
     return read_json_file(file)
+
+
+def _without_config(directory: Path) -> str:
+    """What a directory without config.json is, and what to do."""
+    if (directory / ADAPTER_CONFIG).is_file():
+        return "it is an adapter; give its base model instead (convert, inspect and verify take an adapter's directory)"
+    form = format_without_config(directory)
+    return form.sentence if form else "a checkpoint is a directory with config.json and .safetensors files"
 
 
 def open_checkpoint(path: Path, *, with_weights: bool = True) -> Checkpoint:

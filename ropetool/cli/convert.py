@@ -8,15 +8,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ropetool.checkpoint.adapter import is_adapter
 from ropetool.checkpoint.hub_id import Need
 from ropetool.cli.checkpoints import local
-from ropetool.cli.options import Base, Destination, DryRun, Json, Quiet, Source, TrustRemoteCode
+from ropetool.cli.options import Base, Destination, DryRun, Json, Quiet, Source, TrustRemoteCode, WitnessText, read_text
 from ropetool.cli.sink import Sink
 from ropetool.engines.names import EngineName
-from ropetool.errors import NotVerifiedError
+from ropetool.errors import NotVerifiedError, UsageError
 from ropetool.rope.layout import Pairing
 
 if TYPE_CHECKING:
+    from ropetool.families.reading import Evidence
     from ropetool.families.verdict import Verification
 
 To = Annotated[Pairing, typer.Option("--to", help="The layout to write.")]
@@ -51,12 +53,16 @@ def convert(
     for_: For = None,
     dry_run: DryRun = False,
     verify: Verify = False,
+    text: WitnessText = None,
     sync: Sync = False,
     trust_remote_code: TrustRemoteCode = False,
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
     """Write SRC to DST in the other RoPE layout: the same model, with the rows of q and k in the other order.
+
+    Unless --from says what SRC is, its weights are asked (and with --text the whole model, which is run): where they
+    contradict config.json, nothing is written.
 
     Example: ropetool convert ./Llama-3.1-8B ./Llama-3.1-8B-meta --to interleaved
     """
@@ -69,13 +75,13 @@ def convert(
         trust_remote_code=trust_remote_code,
     )  # fmt: skip
     source = local(src, Need.PLAN, sink)
-    conversion = planned(source)
+    conversion = planned(source, heard=_heard(source, text, sink, trust_remote_code) if not src.hub else ())
     if dry_run:
         sink.result("converted", verb.preview(conversion), dry_run=True)
         return
     if src.hub:  # its weights are fetched when nothing is left to refuse
         source = local(src, Need.WEIGHTS, sink)
-        conversion = planned(source)
+        conversion = planned(source, heard=_heard(source, text, sink, trust_remote_code))
     verdicts: list[Verification] = []
 
     def passes(result: Path) -> bool:
@@ -97,3 +103,17 @@ def convert(
     if proven and not ran:
         sink.talk(f"verified as files; to run it: ropetool verify {src} {dst} --base BASE --base CONVERTED_BASE")
     sink.result("converted", result, verified=ran)
+
+
+def _heard(source: Path, text: Path | None, sink: Sink, trust_remote_code: bool) -> tuple[Evidence, ...]:
+    """What the source itself says of its layout when it reads a text; nothing without one."""
+    if text is None:
+        return ()
+    from ropetool.models.witnesses import layout_by_text
+
+    if is_adapter(source):
+        raise UsageError(f"--text is for a whole checkpoint, and {source} is an adapter; leave it out")
+    with sink.others_output():
+        evidence = layout_by_text(source, read_text(text), trust_remote_code=trust_remote_code, talk=sink.talk)
+    sink.talk(f"the text says {evidence.says}: {evidence.detail}")
+    return (evidence,)

@@ -73,12 +73,14 @@ def text_findings(
     max_memory: MaxMemory | None = None,
     trust_remote_code: bool = False,
     talk: Talk = silent,
+    layout_alone: bool = False,
 ) -> TextFindings:
     """Let the checkpoint at ``path`` read ``text``, in every layout and with every base of a grid.
 
-    The first 512 tokens tell of layout and base; the trained length is measured on up to 16384, and only where layout
-    and base are those that config.json means. ``dtype`` None keeps the stored one. What a checkpoint cannot do is said
-    in the evidence, or in ``lengths.detail``: nothing is raised but `UsageError` for a device that is not there.
+    The first 512 tokens tell of layout and base; the trained length is measured on up to 16384, only where layout and
+    base are those that config.json means, and not with ``layout_alone``. ``dtype`` None keeps the stored one. What a
+    checkpoint cannot do is said in the evidence, or in ``lengths.detail``: nothing is raised but `UsageError` for a
+    device that is not there.
     """
     lengths = declared_length(path, reading)
     pick_device(device)
@@ -86,7 +88,7 @@ def text_findings(
         with as_safetensors(path) as files:
             return _read(files, reading, text, lengths, device, {
                 "dtype": dtype, "max_memory": max_memory, "trust_remote_code": trust_remote_code, "talk": talk,
-            })  # fmt: skip
+            }, layout_alone)  # fmt: skip
     except RopetoolError as error:
         said = error.message
     except Exception as error:  # noqa: BLE001 - a class that runs on a stranger's config can raise anything
@@ -104,15 +106,16 @@ def _not_measured(lengths: TrainedLength, why: str) -> TrainedLength:
 
 
 def _read(
-    path: Path, reading: Reading, text: str, lengths: TrainedLength, device: Device, ways: dict[str, Any]
-) -> TextFindings:
+    path: Path, reading: Reading, text: str, lengths: TrainedLength, device: Device, ways: dict[str, Any],
+    layout_alone: bool,
+) -> TextFindings:  # fmt: skip
     if not reading.rotations:
         raise UnsupportedError(reading.refusal)
     ids_T = encode(path, text[:CHARACTERS])
     windows = _windows(ids_T, lengths.trained)
     evidence, layouts, bases, size = _by_layout(path, reading, ids_T, windows, device, ways)
     warnings = base_warnings(bases)
-    why = _untold(evidence, reading, warnings)
+    why = "the layout alone was asked" if layout_alone else _untold(evidence, reading, warnings)
     lengths = _not_measured(lengths, why) if why else _measured(path, reading, ids_T, lengths, size, device, ways)
     return TextFindings(evidence, TextLosses(layouts, bases), lengths, (*warnings, *length_warnings(lengths)))
 

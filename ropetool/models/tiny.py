@@ -263,9 +263,9 @@ def _shrunk(config: Any, sizes_of: Mapping[str, Any]) -> dict[str, Any]:
         sizes["head_dim"] = 2 * head_dim
     if values.get("rotary_dim") is not None:
         sizes["rotary_dim"] = head_dim
-    if values.get("num_attention_heads") == values.get("num_key_value_heads"):
-        sizes.pop("num_key_value_heads", None)
-        values.pop("num_key_value_heads", None)
+    of_keys = values.get("num_key_value_heads")
+    if of_keys is not None and of_keys == values.get("num_attention_heads"):
+        sizes["num_key_value_heads"] = heads  # said, as a class may have another default
     if values.get("kv_lora_rank") is not None:
         sizes.pop("head_dim", None)
         values.pop("head_dim", None)

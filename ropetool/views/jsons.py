@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ropetool.checkpoint.hub import with_ids
 from ropetool.families.decoder import no_conversion
-from ropetool.families.reading import Warn
+from ropetool.families.reading import Evidence, Warn
 
 if TYPE_CHECKING:
     from ropetool.checkpoint.hub_id import Found
@@ -53,7 +53,22 @@ def _warnings(warnings: Iterable[Warn]) -> list[dict[str, str]]:
 def inspection(result: Inspection, *, found: Found | None = None) -> dict[str, Any]:
     """``inspect --json``; ``found`` is the repository at the Hub that was read, if it was one."""
     read = {"id": found.repo, "revision": found.revision, "commit": found.commit} if found else None
-    return {**asdict(result), "warnings": _warnings(result.warnings), **({"hub": read} if read else {})}
+    said = result.verdict
+    verdict = {"pairing": said.pairing, "strength": said.strength, "headline": said.headline} if said else None
+    return {
+        **asdict(result),
+        "evidence": [_evidence(witness) for witness in result.evidence],
+        "verdict": verdict,
+        "warnings": _warnings(result.warnings),
+        **({"hub": read} if read else {}),
+    }
+
+
+def _evidence(witness: Evidence) -> dict[str, Any]:
+    """One witness; how sure it is, and its figures, where it has any."""
+    said = {"source": witness.source, "says": witness.says, "detail": with_ids(witness.detail)}
+    measured = {"confidence": witness.confidence, "figures": witness.figures}
+    return said | {key: value for key, value in measured.items() if value not in (None, {})}
 
 
 def converted(result: Converted, *, dry_run: bool = False, verified: bool = False) -> dict[str, Any]:

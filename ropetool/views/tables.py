@@ -10,6 +10,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from ropetool.families.decoder import no_conversion
+from ropetool.families.joined import STOPPING
 from ropetool.views.evaluation import evaluation as evaluation
 from ropetool.views.evaluation import recall as recall
 from ropetool.views.parts import facts as _facts
@@ -30,8 +31,13 @@ if TYPE_CHECKING:
     from ropetool.families.difference import Difference
     from ropetool.families.family import Family
     from ropetool.families.kv_cache import KvCache
+    from ropetool.families.reading import Evidence
     from ropetool.families.verdict import Verification
     from ropetool.served import Served
+
+
+# No confidence is shown as 100 %.
+MOST_SAID = 0.999
 
 
 def _rotation(fact: RopeFact) -> str:
@@ -49,12 +55,19 @@ def inspection(result: Inspection, *, found: Found | None = None) -> RenderableT
     rows: list[tuple[str, RenderableType]] = [("model type", result.model_type), ("scheme", result.scheme)]
     if found:
         rows.insert(0, ("read at", f"{found.revision}, commit {found.commit}"))
+    amiss = bool(result.verdict and result.verdict.warning)
     if result.pairing:
-        rows.append(("pairing", Text(result.pairing, style="bold green")))
-    rows += [(f"  by {evidence.source}", f"{evidence.says}: {evidence.detail}") for evidence in result.evidence]
+        rows.append(("pairing", Text(result.pairing, style="bold red" if amiss else "bold green")))
+    if result.verdict:
+        rows.append(("  strength", result.verdict.strength))
+    rows += [(f"  by {evidence.source}", _testimony(evidence)) for evidence in result.evidence]
     rows += [("rope" if fact.layers == "all" else f"rope, {fact.layers}", _rotation(fact)) for fact in result.rope]
     if result.rope and result.rope[0].length:
         rows.append(("length", f"{result.rope[0].length} tokens"))
+    if result.text:
+        rows += [("base" if c.layers == "all" else f"base, {c.layers}", c.detail) for c in result.text.bases]
+    if result.text and result.trained_length:
+        rows.append(("trained length", result.trained_length.detail))
     if result.heads:
         rows.append(("heads", f"{result.heads['query']} query, {result.heads['key_value']} key-value"))
     if result.towers:
@@ -64,7 +77,16 @@ def inspection(result: Inspection, *, found: Found | None = None) -> RenderableT
         share = f"{result.moves.share:.1%} of the weights"
         moved = f"{result.moves.tensors} tensors, {size(result.moves.bytes)}, {share}"
         rows.append(("a conversion moves", moved))
-    return Group(_facts(result.checkpoint, rows), warnings(result.warnings))
+    headline = [Text(result.verdict.headline, style="bold red")] if result.verdict and amiss else []
+    rest = result.warnings[1:] if headline else result.warnings  # the headline is the first of them
+    return Group(*headline, _facts(result.checkpoint, rows), warnings(rest))
+
+
+def _testimony(evidence: Evidence) -> str:
+    """What one witness says, how sure it is of that, and why."""
+    chance = evidence.confidence
+    sure = "" if chance is None else " (over 99.9% sure)" if chance > MOST_SAID else f" ({chance:.1%} sure)"
+    return f"{evidence.says}{sure}: {evidence.detail}"
 
 
 def converted(result: Converted, *, dry_run: bool = False, verified: bool = False) -> RenderableType:
@@ -228,7 +250,9 @@ def diagnosis(result: Diagnosis) -> RenderableType:
     facts = [*means, ("weights", result.pairing), *([("length", f"{result.length} tokens")] if result.length else [])]
     rows = [_finding_row(finding, clear=bool(result.truth)) for finding in result.findings]
     table = _grid("what each engine makes of it", ["engine", "known", "verdict", "what it hears", "what to do"], rows)
-    return Group(_facts(f"{result.checkpoint} ({result.model_type})", facts), table, warnings(result.warnings))
+    doubts = [Text(warning.message, style="bold red") for warning in result.warnings if warning.code in STOPPING]
+    rest = [warning for warning in result.warnings if warning.code not in STOPPING]
+    return Group(*doubts, _facts(f"{result.checkpoint} ({result.model_type})", facts), table, warnings(rest))
 
 
 def _finding_row(found: Finding, *, clear: bool) -> list[RenderableType]:
