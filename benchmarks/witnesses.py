@@ -30,6 +30,7 @@ from ropetool import convert, detect
 from ropetool.checkpoint.bundled import CHECKPOINT, TEXT, bundled
 from ropetool.checkpoint.folder import open_checkpoint
 from ropetool.families.attention_rows import LayerRows, sampled_rows
+from ropetool.families.plan import claims
 from ropetool.families.reading import read_model
 from ropetool.rope.pairing import Head, Pairing, index_map
 from ropetool.rope.signs import measures_of_layer, signs_of
@@ -75,15 +76,18 @@ def shuffled(model: Path) -> Weights:
     """The weights with the rotated rows of every head in one random order, the same for q and k."""
     checkpoint = open_checkpoint(model)
     reading = read_model(checkpoint.config)
-    plan = convert.plan_conversion(checkpoint, reading, reading.class_pairing, reading.class_pairing.other)
     weights, generator = weights_of(model), torch.Generator().manual_seed(SEED)
     orders: dict[int, torch.Tensor] = {}
-    for move in plan.moves:
-        tensor = weights[move.tensor.name]
-        for start, stop in move.permutation.blocks:
-            if stop - start not in orders:
-                orders[stop - start] = torch.randperm(stop - start, generator=generator)
-            tensor[start:stop] = tensor[start:stop][orders[stop - start]]
+    for claim in claims(checkpoint, reading):
+        at = 0
+        for span in claim.geometry.spans(claim.moved.rows) if claim.moved else ():
+            if isinstance(span, Head):
+                rows = slice(at + span.rope_start, at + span.rope_start + span.rope_dim)
+                if span.rope_dim not in orders:
+                    orders[span.rope_dim] = torch.randperm(span.rope_dim, generator=generator)
+                tensor = weights[claim.tensor.name]
+                tensor[rows] = tensor[rows][orders[span.rope_dim]]
+            at += span.rows
     return weights
 
 
