@@ -32,7 +32,7 @@ from ropetool.checkpoint.folder import open_checkpoint
 from ropetool.families.attention_rows import LayerRows, sampled_rows
 from ropetool.families.plan import claims
 from ropetool.families.reading import read_model
-from ropetool.rope.pairing import Head, Pairing, index_map
+from ropetool.rope.pairing import Head, Pairing, index_map, rows_of
 from ropetool.rope.signs import measures_of_layer, signs_of
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -79,14 +79,15 @@ def shuffled(model: Path) -> Weights:
     weights, generator = weights_of(model), torch.Generator().manual_seed(SEED)
     orders: dict[int, torch.Tensor] = {}
     for claim in claims(checkpoint, reading):
-        at = 0
-        for span in claim.geometry.spans(claim.moved.rows) if claim.moved else ():
+        spans, at = claim.geometry.spans(claim.moved.rows) if claim.moved else (), 0
+        tensor = weights[claim.tensor.name]
+        rows_RM = tensor.view(rows_of(spans), -1) if spans else tensor
+        for span in spans:
             if isinstance(span, Head):
                 rows = slice(at + span.rope_start, at + span.rope_start + span.rope_dim)
                 if span.rope_dim not in orders:
                     orders[span.rope_dim] = torch.randperm(span.rope_dim, generator=generator)
-                tensor = weights[claim.tensor.name]
-                tensor[rows] = tensor[rows][orders[span.rope_dim]]
+                rows_RM[rows] = rows_RM[rows][orders[span.rope_dim]]
             at += span.rows
     return weights
 
