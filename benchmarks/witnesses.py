@@ -37,7 +37,9 @@ from ropetool.rope.signs import measures_of_layer, signs_of
 
 ROOT = Path(__file__).resolve().parents[1]
 SEED = 20261130
-WITNESSES = ("family", "code", "weights", "text")
+WITNESSES = ("class", "code", "weights", "text")
+# The class's own word, or that of a key that it obeys.
+CLASS = {"family": "class", "config": "class"}
 BOUNDS = (0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 7.0, float("inf"))
 Weights = dict[str, torch.Tensor]
 
@@ -100,7 +102,7 @@ def confusion(models: list[Path], text: str) -> Counter[tuple[str, str, str]]:
         with tempfile.TemporaryDirectory() as place:
             for name, true, path in copies(model, Path(place)):
                 found = detect.inspect(path, code=True, weights=True, text=text)
-                said = {witness.source: witness for witness in found.evidence}
+                said = {CLASS.get(witness.source, witness.source): witness for witness in found.evidence}
                 cells = [_cell(said, source) for source in WITNESSES]
                 print(f"| {model.name} | {name} | {' | '.join(cells)} | {found.pairing} |", flush=True)
                 for source in WITNESSES:
