@@ -123,7 +123,7 @@ def single_signs(model: Path) -> Iterator[float]:
     checkpoint = open_checkpoint(model)
     reading = read_model(checkpoint.config)
     true = reading.class_pairing
-    for rows in sampled_rows(checkpoint, reading):
+    for rows in sampled_rows(checkpoint, reading).layers:
         if rows.q is None or rows.k is None:
             continue
         rope_dim = rows.q.shape[1]

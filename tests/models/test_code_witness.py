@@ -21,6 +21,8 @@ from ropetool.models.code_witness import code_evidence
 from tests import tiny
 from tests.tiny import TINY, edit_json
 
+FIXTURES = Path(__file__).resolve().parents[2] / "fixtures"
+
 
 @pytest.mark.parametrize("name", TINY)
 def test_the_class_does_what_its_row_says(name: str, checkpoint: Callable[[str], Path]) -> None:
