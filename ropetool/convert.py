@@ -132,7 +132,7 @@ def plan(
     refuse_foreign(checkpoint, reading)
     current = _current(reading, declared)
     doubted = check_layout(
-        checkpoint if pickled is None else None, reading, declared, (*declared_keys(reading)[0], *heard)
+        checkpoint, reading, declared, (*declared_keys(reading)[0], *heard), pickled.floats if pickled else None
     )
     if current is to:
         raise _already(source, to, "you say so" if declared else reading.evidence[0].detail)

@@ -18,7 +18,7 @@ from ropetool.engines.opening import open_case
 from ropetool.engines.repair import find_edit, sentence, takes_a_new_base
 from ropetool.errors import RopetoolError
 from ropetool.families.doubt import ask_weights
-from ropetool.families.joined import STOPPING, join
+from ropetool.families.joined import LAYERS_DIFFER, STOPPING, UNCLEAR, join
 from ropetool.families.reading import Warn
 from ropetool.rope.frequencies import Default
 from ropetool.rope.layout import Pairing
@@ -76,9 +76,11 @@ def diagnose(path: Path, *, engine: EngineName | None = None, length: int | None
     Raises `NoRotaryError` where nothing rotates, `ConfigError` or `UnknownFamilyError` for what nothing can read.
     """
     case, doubts = _held_against_weights(path, open_case(read_config(path)))
+    several = any(doubt.code in (LAYERS_DIFFER, UNCLEAR) for doubt in doubts)
     rows = [row for row in LISTENERS if engine in (None, row.engine)]
     guarded = has_guard(path)
     findings = tuple(_guarded(row, case) if guarded else _finding(row, case, length) for row in rows)
+    findings = tuple(_unsettled(finding) if several else finding for finding in findings)
     reading = case.reading
     truth = () if case.conflict else tuple(
         Turn(rotation.layers, rotation.scaling, rotation.geometry.rotary_dim) for rotation in reading.rotations
@@ -101,6 +103,14 @@ def _held_against_weights(path: Path, case: Case) -> tuple[Case, tuple[Warn, ...
     if verdict.pairing in tuple(Pairing):
         case = replace(case, reading=replace(case.reading, pairing=Pairing(verdict.pairing)))
     return case, verdict.warnings
+
+
+def _unsettled(finding: Finding) -> Finding:
+    """No engine is right about rows that are in no one layout."""
+    if finding.verdict is not Verdict.RIGHT:
+        return finding
+    why = "config.json is heard right, and the rows are not in one layout"
+    return replace(finding, verdict=Verdict.UNKNOWN, why=why, fix="start again from the checkpoint's source")
 
 
 def _guarded(listener: Listener, case: Case) -> Finding:

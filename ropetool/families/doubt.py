@@ -6,18 +6,22 @@ from collections.abc import Sequence
 
 from ropetool.checkpoint.folder import Checkpoint
 from ropetool.errors import LayoutContradictedError, NotFetchedError
-from ropetool.families.joined import CONTRADICTED, UNKNOWN, Verdict, is_sure, join, sentence
+from ropetool.families.attention_rows import Reader
+from ropetool.families.joined import CONTRADICTED, MIXED, UNKNOWN, Verdict, is_sure, join, sentence
 from ropetool.families.reading import Evidence, Reading, Warn
 from ropetool.families.weights import weights_evidence
 from ropetool.rope.layout import Pairing
 
 
-def ask_weights(checkpoint: Checkpoint | None, reading: Reading) -> tuple[Evidence, ...]:
-    """What the weights say; nothing where there are none, and unknown where only their headers were fetched."""
+def ask_weights(checkpoint: Checkpoint | None, reading: Reading, read: Reader | None = None) -> tuple[Evidence, ...]:
+    """What the weights say; nothing where there are none, and unknown where only their headers were fetched.
+
+    ``read`` gives the values of a tensor that lies in no file yet.
+    """
     if checkpoint is None or not checkpoint.shards:
         return ()
     try:
-        return (weights_evidence(checkpoint, reading),)
+        return (weights_evidence(checkpoint, reading, read),)
     except NotFetchedError as error:
         return (Evidence("weights", UNKNOWN, error.message),)
 
@@ -29,14 +33,18 @@ def doubts(checkpoint: Checkpoint | None, reading: Reading) -> tuple[Warn, ...]:
 
 
 def check_layout(
-    checkpoint: Checkpoint | None, reading: Reading, given: Pairing | None, heard: Sequence[Evidence] = ()
+    checkpoint: Checkpoint,
+    reading: Reading,
+    given: Pairing | None,
+    heard: Sequence[Evidence] = (),
+    read: Reader | None = None,
 ) -> tuple[Warn, ...]:
     """Hold the config against the weights, and against whoever else was ``heard``, before a conversion.
 
     Raises `LayoutContradictedError` where they contradict it; a key that does is a warning. Where a person has
     ``given`` the layout, that is what counts, and any contradiction is a warning.
     """
-    asked = (*ask_weights(checkpoint, reading), *heard)
+    asked = (*ask_weights(checkpoint, reading, read), *heard)
     if given is None:
         verdict = join((*reading.evidence, *asked))
         if verdict.stops:
@@ -46,6 +54,8 @@ def check_layout(
     if not against:
         return ()
     said = f"{sentence(against)}, and --from {given.value}: it is converted as --from says"
+    if any(witness.says == MIXED for witness in against):
+        said += ", and no layout of the result is right for all of its rows"
     return (Warn(CONTRADICTED, said),)
 
 

@@ -20,6 +20,8 @@ CONFIDENT = 0.95
 # Keys of an evidence's figures: which config key it is, whether the class obeys it, whose format the names are, and the
 # projections whose rows the class turns otherwise than the family table says.
 KEY, OBEYED, FORMAT, DIFFERS = "key", "class_reads", "format", "differs"
+# Of a text: that the model reads it in neither layout.
+READS_NOTHING = "reads_nothing"
 # Codes of the warnings. Of these, all but the last two are about the weights, and stop a conversion.
 CONTRADICTED, UNCLEAR, LAYERS_DIFFER = "layout-contradicted", "layout-unclear", "layout-mixed"
 KEY_CONTRADICTS, CLASS_DIFFERS = "key-contradicts", "class-contradicts-row"
@@ -142,6 +144,19 @@ def _class_differs(court: _Court) -> Verdict | None:
     return Verdict(says, "the class contradicts the family table", headline, CLASS_DIFFERS)
 
 
+def _unread(court: _Court) -> Verdict | None:
+    """The weights contradict what is declared, and the text is read in neither layout: that would not mend it."""
+    silent = any(witness.figures.get(READS_NOTHING) for witness in court.silent)
+    if not silent or _contradicted(court) is None:
+        return None
+    headline = (
+        f"{sentence((*filter(None, (court.declared,)), *court.sure))}, and the text is read in neither layout: more "
+        f"than the layout is wrong here, so no conversion mends it; check head_dim, the head counts, the base and the "
+        f"scaling in config.json"
+    )
+    return Verdict(UNKNOWN, "the weights against the class, and no layout reads the text", headline, UNCLEAR)
+
+
 def _contradicted(court: _Court) -> Verdict | None:
     """What was measured is not what was declared."""
     declared = court.declared
@@ -169,7 +184,7 @@ def _tampered(court: _Court, measured: str) -> str:
         then = f"`ropetool convert SRC DST --from {measured} --to {rotated}` makes it what the class rotates"
     return (
         f"the weights were changed since ropetool wrote this checkpoint, or its config.json is another's; take the key "
-        f"ropetool out of config.json, and {then}"
+        f"ropetool out of config.json (of one that is guarded: put back the one of these weights), and {then}"
     )
 
 
@@ -216,7 +231,7 @@ def _nobody(court: _Court) -> Verdict:
 
 
 # The first that has a verdict gives it.
-_RULES = (_mixed, _disputed, _class_differs, _contradicted, _agreed, _declared, _nobody)
+_RULES = (_mixed, _disputed, _class_differs, _unread, _contradicted, _agreed, _declared, _nobody)
 
 
 def sentence(witnesses: Iterable[Evidence]) -> str:

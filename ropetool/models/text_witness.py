@@ -16,6 +16,7 @@ import torch
 from ropetool.engines.compare import number
 from ropetool.engines.mistakes import USUAL_BASE, Rotated, meant
 from ropetool.errors import ConfigError
+from ropetool.families.joined import READS_NOTHING
 from ropetool.families.reading import Evidence, Reading, Rotation, Warn
 from ropetool.models.likelihood import Own, rotated
 from ropetool.models.paired import LEAST_OF_BASE, Floats, Gap, gap
@@ -220,7 +221,7 @@ def _judged(
             f": no better than counting the tokens of the text does ({losses.unigram:.3f}; all alike: "
             f"{losses.uniform:.3f}), so it reads nothing, and tells nothing"
         )
-        return Evidence("text", UNKNOWN, told, figures=figures), losses
+        return Evidence("text", UNKNOWN, told, figures={**figures, READS_NOTHING: True}), losses
     told += f": {apart} over {len(best_T)} tokens"
     if not turns.clear:
         told += f", and without any rotation it costs {losses.still:.3f}: that it turns is of no use to it, either way"

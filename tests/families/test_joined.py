@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from ropetool.families import joined
-from ropetool.families.joined import CONFIDENT, join
+from ropetool.families.joined import CONFIDENT, READS_NOTHING, join
 from ropetool.families.reading import Evidence
 
 HALF, INTERLEAVED, MIXED, UNKNOWN = "half", "interleaved", "mixed", "unknown"
@@ -109,11 +109,20 @@ RULES = {
     "the marker is wrong, the class right": (
         [marker(INTERLEAVED), family(HALF), weights(HALF)], HALF, CONTRADICTED, "the weights against the marker",
         "the marker says interleaved, the weights say half: the weights were changed since ropetool wrote this "
-        "checkpoint, or its config.json is another's; take the key ropetool out of config.json, and the class runs it",
+        "checkpoint, or its config.json is another's; take the key ropetool out of config.json (of one that is guarded"
+        ": put back the one of these weights), and the class runs it",
     ),
     "the marker and the class are wrong": (
         [marker(HALF), family(HALF), weights(INTERLEAVED)], INTERLEAVED, CONTRADICTED, "against the marker",
-        "out of config.json, and `ropetool convert SRC DST --from interleaved --to half` makes it",
+        "of these weights), and `ropetool convert SRC DST --from interleaved --to half` makes it",
+    ),
+    "the text is read in neither layout": (
+        [family(HALF), weights(INTERLEAVED), replace(text(UNKNOWN), figures={READS_NOTHING: True})], UNKNOWN, UNCLEAR,
+        "no layout reads the text", "more than the layout is wrong here, so no conversion mends it",
+    ),
+    "the text is read in neither layout, and nothing else speaks": (
+        [family(HALF), weights(HALF), replace(text(UNKNOWN), figures={READS_NOTHING: True})], HALF, "",
+        "agreement of 2 independent witnesses", "half, by the class and the weights",
     ),
     "the measured ones disagree": (
         [family(HALF), weights(HALF), text(INTERLEAVED)], UNKNOWN, UNCLEAR, "contradict each other",

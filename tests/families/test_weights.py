@@ -11,6 +11,7 @@ from safetensors.torch import load_file, save_file
 from ropetool import convert
 from ropetool.checkpoint.bundled import CHECKPOINT, bundled
 from ropetool.checkpoint.folder import open_checkpoint
+from ropetool.errors import LayoutContradictedError
 from ropetool.families.reading import read_model
 from ropetool.families.weights import LEAST_SIGMAS, weights_evidence
 from ropetool.rope.pairing import Pairing
@@ -177,3 +178,12 @@ def test_a_tensor_that_no_row_explains_is_said(tmp_path):
     found = witness(directory)
     assert found.says == "unknown"
     assert "r_proj" in found.detail
+
+
+def test_convert_asks_the_rows_of_pickles_too(tmp_path):
+    """Never permuted, and kept in a .bin: converted by the config's word it would be permuted twice."""
+    directory = permuted(bundled(CHECKPOINT), tmp_path / "pickled")
+    torch.save(load_file(directory / "model.safetensors"), directory / "pytorch_model.bin")
+    (directory / "model.safetensors").unlink()
+    with pytest.raises(LayoutContradictedError, match="the weights say interleaved"):
+        convert.plan(directory, tmp_path / "out", Pairing.INTERLEAVED)
