@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ropetool import __version__
 from ropetool.checkpoint.adapter import BASE_KEY, adapter_side_files, adapters_of, is_adapter, open_adapter
 from ropetool.checkpoint.config import with_marker
-from ropetool.checkpoint.fields import ROWS, patch_values
+from ropetool.checkpoint.copying import copied, side_by_side
 from ropetool.checkpoint.folder import (
     ADAPTER_CONFIG,
     CONFIG,
@@ -26,7 +27,7 @@ from ropetool.checkpoint.folder import (
 )
 from ropetool.checkpoint.headers import hub_entry
 from ropetool.checkpoint.pickled import pickled_files
-from ropetool.checkpoint.shards import Shard, Tensor, copy_file, copy_without, no_progress, patch_rows, read_shard
+from ropetool.checkpoint.shards import Progress, Shard, copy_without, no_progress, read_shard
 from ropetool.engines.declared import declared_keys
 from ropetool.engines.names import EngineName
 from ropetool.engines.output import output_config
@@ -37,7 +38,8 @@ from ropetool.families.buffers import read_floats, stale_frequency_warnings
 from ropetool.families.doubt import check_layout
 from ropetool.families.foreign import refuse_foreign
 from ropetool.families.lengths import to_json
-from ropetool.families.plan import Move, Plan, plan_conversion
+from ropetool.families.moving import carry_out, parts
+from ropetool.families.plan import Plan, plan_conversion
 from ropetool.families.reading import Evidence, Reading, Warn
 from ropetool.families.towers import tower_warnings, towers_of
 from ropetool.families.twins import tokenizer_warnings
@@ -265,14 +267,11 @@ def apply(
             f"check, as lambda result: verify(source, result).passed"
         )
     began = time.perf_counter()
-    checkpoint, steps = conversion.checkpoint, conversion.plan
+    checkpoint = conversion.checkpoint
     check_space(conversion.destination.resolve().parent, conversion.total_bytes)
     with staged(conversion.destination, sync=sync) as stage:
-        for shard in checkpoint.shards:
-            target = stage / shard.path.name
-            tensors = _copied(conversion, shard, target, progress)
-            for move in steps.of_shard(shard):
-                _rewrite(target, replace(move, tensor=tensors[move.tensor.name]))
+        largest_first = sorted(checkpoint.shards, key=lambda shard: -shard.size_bytes)
+        side_by_side(partial(_write, conversion, stage), largest_first, progress)
         copy_side_files(checkpoint, stage, conversion.files)
         if conversion.pickled:
             conversion.pickled.write_index(stage)
@@ -285,27 +284,26 @@ def apply(
     return result
 
 
-def _copied(
-    conversion: Conversion, shard: Shard, target: Path, progress: Callable[[int], None]
-) -> Mapping[str, Tensor]:
-    """Copy a shard, but for tensors that the index looks for in another; returns where its tensors lie in the copy."""
+def _write(conversion: Conversion, stage: Path, shard: Shard, progress: Progress) -> None:
+    """Write one shard of the result: the rows that move from the source to where they go, the rest as it is.
+
+    Where it is no plain copy (a pickle, or a shard with tensors that the index looks for in another), it is written
+    first, and the rows are moved within it.
+    """
+    target, moves = stage / shard.path.name, conversion.plan.of_shard(shard)
     stale = {name for where, name in conversion.checkpoint.stale_copies if where is shard}
+    if not conversion.pickled and not stale:
+        with copied(shard.data, target, parts(moves), progress) as (reader, writer):
+            carry_out(moves, reader, writer, progress)
+        return
     if conversion.pickled:
         conversion.pickled.write(shard, target, progress)
-    elif stale:
+    else:
         copy_without(shard, target, stale, progress)
-        return read_shard(target).tensors
-    else:
-        copy_file(shard.data, target, progress)
-    return shard.tensors
-
-
-def _rewrite(shard: Path, move: Move) -> None:
-    """Carry out one move in the copy of its shard."""
-    if move.lay == ROWS:
-        patch_rows(shard, move.tensor, move.permutation.index, move.permutation.blocks)
-    else:
-        patch_values(shard, move.tensor, move.permutation.index, move.lay)
+        tensors = read_shard(target).tensors
+        moves = tuple(replace(move, tensor=tensors[move.tensor.name]) for move in moves)
+    with target.open("r+b", buffering=0) as file:
+        carry_out(moves, file.fileno(), file.fileno())
 
 
 def preview(conversion: Conversion) -> Converted:
