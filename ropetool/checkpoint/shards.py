@@ -17,10 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from ropetool.checkpoint.headers import Remote, held
-from ropetool.errors import ConfigError, NoSpaceError, OutputError, ShapeError, ShardError
+from ropetool.errors import ConfigError, NoSpaceError, OutputError, ShapeError, ShardError, SourceChangedError
 
 MAX_HEADER_BYTES = 100_000_000  # the limit of the safetensors library itself
 # Of a file at once: it stays in the cache of a core from reading to writing.
@@ -79,15 +77,36 @@ class Tensor:
         )
 
 
+Stamp = tuple[int, int, int]
+
+
+def stamp_of(path: Path) -> Stamp:
+    """What another write to a file changes: its size, its time in ns, its inode."""
+    status = path.stat()
+    return status.st_size, status.st_mtime_ns, status.st_ino
+
+
 @dataclass(frozen=True)
 class Shard:
-    """A .safetensors file and what its header says; ``remote`` is where the rest is, if the header alone is here."""
+    """A .safetensors file and what its header says; ``remote`` is where the rest is, if the header alone is here.
+
+    ``stamp`` is of the moment before the header was read.
+    """
 
     path: Path
     size_bytes: int
     tensors: Mapping[str, Tensor]
     metadata: Mapping[str, str] = field(default_factory=dict)
     remote: Remote | None = None
+    stamp: Stamp | None = field(default=None, compare=False)
+
+    def check_unchanged(self) -> None:
+        """Raises `SourceChangedError` where the file is no longer the one whose header was read."""
+        if self.stamp is not None and stamp_of(self.path) != self.stamp:
+            raise SourceChangedError(
+                f"{self.path} changed while it was read; nothing was kept. Run again when nobody writes to it",
+                file=str(self.path),
+            )
 
     @property
     def data(self) -> Path:
@@ -170,6 +189,7 @@ def read_shard(path: Path) -> Shard:
     """
     record = held(path.parent)
     remote = record.remote(path) if record else None
+    stamp = None if remote else stamp_of(path)
     size_bytes = remote.size_bytes if remote else path.stat().st_size
     header, data_start = _header(path, size_bytes)
     metadata = header.pop("__metadata__", {})
@@ -191,7 +211,7 @@ def read_shard(path: Path) -> Shard:
             )
     if position != size_bytes:
         raise _reject(path, f"{size_bytes - position:,} bytes after the last tensor belong to no tensor")
-    return Shard(path, size_bytes, tensors, metadata if isinstance(metadata, dict) else {}, remote)
+    return Shard(path, size_bytes, tensors, metadata if isinstance(metadata, dict) else {}, remote, stamp)
 
 
 def read_json_file(path: Path, limit_bytes: int = 64 << 20) -> dict[str, Any]:
@@ -235,8 +255,10 @@ def copy_without(shard: Shard, target: Path, names: Collection[str], progress: P
         os.fchmod(writer.fileno(), os.fstat(reader.fileno()).st_mode & 0o7777 | 0o200)
 
 
-def _batches(blocks: Sequence[tuple[int, int]], row_bytes: int) -> Iterator[tuple[int, int]]:
-    """Cut the blocks, and the few rows between two of them, into reads of about `BUFFER_BYTES`."""
+def batches(blocks: Sequence[tuple[int, int]], row_bytes: int) -> Iterator[tuple[int, int]]:
+    """Cut the blocks, and the few rows between two of them, into runs of about `BUFFER_BYTES`, or of one block."""
+    if not blocks:
+        return
     at, end = blocks[0]
     for start, stop in blocks[1:]:
         apart = (start - end) * row_bytes > BUFFER_BYTES
@@ -245,47 +267,6 @@ def _batches(blocks: Sequence[tuple[int, int]], row_bytes: int) -> Iterator[tupl
             at = start
         end = stop
     yield at, end
-
-
-def moved_ranges(tensor: Tensor, rows: int, blocks: Sequence[tuple[int, int]]) -> list[Range]:
-    """The parts of a file that `move_rows` writes, for a tensor of so many rows."""
-    row_bytes = tensor.row_bytes(rows)
-    return [
-        (tensor.start + start * row_bytes, tensor.start + stop * row_bytes)
-        for start, stop in _batches(blocks, row_bytes)
-    ]
-
-
-def move_rows(
-    reader: int,
-    writer: int,
-    tensor: Tensor,
-    index: np.ndarray[Any, np.dtype[np.int64]],
-    blocks: Sequence[tuple[int, int]],
-    progress: Progress = no_progress,
-) -> None:
-    """Permute rows of ``tensor`` from one open file into another, or the same: new row r is old row ``index[r]``.
-
-    ``blocks`` are the closed runs of ``index`` (`rope.pairing.closed_blocks`); rows outside them are not touched.
-    Reads and writes at most about `BUFFER_BYTES`, or one head where a head is larger.
-    """
-    row_bytes = tensor.row_bytes(len(index))
-    for start, stop in _batches(blocks, row_bytes):
-        offset = tensor.start + start * row_bytes
-        rows = np.frombuffer(read_exactly(reader, (stop - start) * row_bytes, offset), dtype=np.uint8)
-        moved = rows.reshape(stop - start, row_bytes)[index[start:stop] - start]
-        write_exactly(writer, moved.data, offset)
-        progress(moved.nbytes)
-
-
-def patch_rows(
-    file: Path, tensor: Tensor, index: np.ndarray[Any, np.dtype[np.int64]], blocks: Sequence[tuple[int, int]]
-) -> None:
-    """Permute the rows of ``tensor`` in place in ``file``; see `move_rows`."""
-    if not blocks:
-        return
-    with file.open("r+b", buffering=0) as handle:
-        move_rows(handle.fileno(), handle.fileno(), tensor, index, blocks)
 
 
 def read_tensor(file: Path, tensor: Tensor) -> bytes:

@@ -16,9 +16,11 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
 from ropetool.checkpoint import shards
-from ropetool.checkpoint.shards import Tensor, output_error, patch_rows, read_shard, write_tensor
+from ropetool.checkpoint.pieces import Step, pieces_of
+from ropetool.checkpoint.shards import Tensor, output_error, read_shard, write_tensor
 from ropetool.errors import NoSpaceError, OutputError, ShapeError, ShardError
-from ropetool.rope.pairing import Head, Keep, Pairing, closed_blocks, index_map
+from ropetool.rope.pairing import Head, Keep, Pairing, index_map
+from tests.moving import patched
 from tests.tiny import raw_tensors
 
 MOST_SECONDS = 1.0
@@ -173,7 +175,7 @@ def test_patching_is_the_permutation_that_torch_makes(dtype, tail: tuple[int, ..
     file = tmp_path / "a.safetensors"
     save_file({"first": others["first"], "q": before, "zlast": others["zlast"]}, file, metadata={"format": "pt"})
     header, _, _ = raw_tensors(file)
-    patch_rows(file, read_shard(file).tensors["q"], index, list(closed_blocks(index)))
+    patched(file, read_shard(file).tensors["q"], index)
     after = load_file(file)
     as_bytes = before.view(torch.uint8).reshape(len(index), -1)
     assert bytes_of(after["q"]) == bytes_of(as_bytes[torch.from_numpy(index)])
@@ -189,12 +191,12 @@ def test_the_size_of_the_buffer_does_not_matter(buffer_bytes: int, tmp_path: Pat
     before = torch.arange(len(index) * 6, dtype=torch.float32).reshape(-1, 6)
     file = tmp_path / "a.safetensors"
     save_file({"q": before}, file)
-    patch_rows(file, read_shard(file).tensors["q"], index, list(closed_blocks(index)))
+    patched(file, read_shard(file).tensors["q"], index)
     assert torch.equal(load_file(file)["q"], before[torch.from_numpy(index)])
 
 
 def test_nothing_to_move_writes_nothing(tmp_path: Path) -> None:
-    patch_rows(tmp_path / "not there", Tensor("q", "F32", (4,), 0, 16), np.arange(4), [])
+    assert list(pieces_of(Step("shard", Tensor("q", "F32", (4,), 0, 16), np.arange(4)), [])) == []
 
 
 def test_a_norm_stored_by_head_is_rows_of_all_heads() -> None:
@@ -224,7 +226,7 @@ def test_a_file_that_shrinks_while_it_is_read(tmp_path: Path) -> None:
     os.truncate(file, tensor.start + 40)
     index = index_map([Head(8, 0, 8)], Pairing.HALF, Pairing.INTERLEAVED)
     with pytest.raises(ShardError, match="ended 72 bytes early"):
-        patch_rows(file, tensor, index, list(closed_blocks(index)))
+        patched(file, tensor, index)
 
 
 def test_write_tensor_writes_that_tensor_only(tmp_path: Path) -> None:
