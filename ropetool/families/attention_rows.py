@@ -58,9 +58,14 @@ def sampled_rows(checkpoint: Checkpoint, reading: Reading) -> Iterator[LayerRows
     main = [claim for claim in claims(checkpoint, reading) if _tells(checkpoint, reading, claim)]
     layers = [(layer, [*found]) for layer, found in groupby(sorted(main, key=_depth), lambda claim: claim.layer)]
     layers = [(layer, found) for layer, found in layers if any(claim.moved.feeds for claim in found if claim.moved)]
-    chosen = np.unique(np.linspace(0, len(layers) - 1, min(LAYERS, len(layers))).round().astype(int))
+    chosen = _spread(len(layers), LAYERS)
     for layer, found in (layers[index] for index in chosen):
         yield _rows_of_layer(layer, found, BUDGET_BYTES // len(chosen))
+
+
+def _spread(count: int, most: int) -> list[int]:
+    """The first of so many, the last, and others evenly between."""
+    return sorted({int(at) for at in np.linspace(0, count - 1, min(most, count)).round()})
 
 
 def _tells(checkpoint: Checkpoint, reading: Reading, claim: Claim) -> bool:
@@ -146,7 +151,7 @@ def _sample(starts: Sequence[int], geometry: Geometry, part: str, groups: int) -
     if len(starts) != (kv_heads if part == "k" else geometry.heads) or groups >= kv_heads:
         return list(starts)
     per = len(starts) // kv_heads
-    chosen = np.unique(np.linspace(0, kv_heads - 1, groups).round().astype(int))
+    chosen = _spread(kv_heads, groups)
     return [starts[group * per + member] for group in chosen for member in range(per)]
 
 
