@@ -6,15 +6,15 @@ Shapes: H heads, G key-value heads, R rotated rows of a head, M inputs.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 
 from ropetool.checkpoint.floats import NUMPY_DTYPES, decode_exact
 from ropetool.checkpoint.folder import Checkpoint
-from ropetool.checkpoint.shards import DTYPE_BITS, read_exactly
+from ropetool.checkpoint.shards import DTYPE_BITS, Shard, Tensor, read_exactly
 from ropetool.families.family import ROTARY
 from ropetool.families.geometry import Each, Geometry, Part, Rows
 from ropetool.families.plan import Claim, claims
@@ -31,12 +31,46 @@ BUDGET_BYTES = 96 << 20
 
 
 @dataclass(frozen=True)
+class HeadRows(Sequence[Floats]):
+    """The rotated rows of some heads of a projection, [R, M] each, read from the file one head at a time."""
+
+    shard: Shard
+    tensor: Tensor
+    starts: tuple[int, ...]
+    rope_dim: int
+    row_bytes: int
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Heads, rows, inputs."""
+        return len(self.starts), self.rope_dim, self.row_bytes * 8 // DTYPE_BITS[self.tensor.dtype]
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    @overload
+    def __getitem__(self, at: int) -> Floats: ...
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[Floats]: ...
+    def __getitem__(self, at: int | slice) -> Floats | Sequence[Floats]:
+        if isinstance(at, slice):
+            return replace(self, starts=self.starts[at])
+        with self.shard.data.open("rb", buffering=0) as file:
+            offset = self.tensor.start + self.starts[at] * self.row_bytes
+            raw = read_exactly(file.fileno(), self.rope_dim * self.row_bytes, offset)
+        values = decode_exact(raw, self.tensor.dtype)
+        if values is None:
+            raise TypeError(f"{self.tensor.dtype} is not in READABLE")
+        return values.reshape(self.rope_dim, -1)
+
+
+@dataclass(frozen=True)
 class LayerRows:
-    """One layer's rotated rows: q [H, R, M], k [G, R, M], and ``others`` by name, each [heads, R]; None: not there."""
+    """One layer's rotated rows: q and k by head, and ``others`` by name, each [heads, R]; None: not there."""
 
     layer: str
-    q: Floats | None
-    k: Floats | None
+    q: HeadRows | None
+    k: HeadRows | None
     others: dict[str, Floats] = field(default_factory=dict)
 
 
@@ -86,7 +120,7 @@ def _depth(claim: Claim) -> tuple[int, str]:
 
 
 def _rows_of_layer(layer: str, found: Sequence[Claim], budget_bytes: int) -> LayerRows:
-    weights: dict[str, Floats] = {}
+    weights: dict[str, HeadRows] = {}
     others: dict[str, Floats] = {}
     groups = _groups(found, budget_bytes)
     for claim in found:
@@ -100,7 +134,7 @@ def _rows_of_layer(layer: str, found: Sequence[Claim], budget_bytes: int) -> Lay
                     weights[part] = _read(claim, _sample(starts, claim.geometry, part, groups), heads)
             elif starts:
                 name = f"{part} bias" if moved.feeds else moved.module
-                rows = _read(claim, starts, heads)[..., 0].astype(np.float64)
+                rows = np.stack(_read(claim, starts, heads))[..., 0].astype(np.float64)
                 others[name] = np.log(np.abs(rows) + 1e-12) if moved.feeds else rows
     return LayerRows(layer, weights.get("q"), weights.get("k"), others)
 
@@ -155,15 +189,6 @@ def _sample(starts: Sequence[int], geometry: Geometry, part: str, groups: int) -
     return [starts[group * per + member] for group in chosen for member in range(per)]
 
 
-def _read(claim: Claim, starts: Sequence[int], heads: _Heads) -> Floats:
-    """The rotated rows of each head: shape [H, R, M], M being 1 for a tensor of one value for each row."""
-    tensor = claim.tensor
-    row_bytes = tensor.row_bytes(heads.rows)
-    size_bytes = heads.rope_dim * row_bytes
-    values = np.float64 if tensor.dtype == "F64" else np.float32
-    read = np.empty((len(starts), heads.rope_dim, row_bytes * 8 // DTYPE_BITS[tensor.dtype]), values)
-    with claim.shard.data.open("rb", buffering=0) as file:
-        for rows, start in zip(read, starts, strict=True):
-            raw = read_exactly(file.fileno(), size_bytes, tensor.start + start * row_bytes)
-            rows.reshape(-1)[:] = decode_exact(raw, tensor.dtype)
-    return read
+def _read(claim: Claim, starts: Sequence[int], heads: _Heads) -> HeadRows:
+    """The rotated rows of these heads; M is 1 for a tensor of one value for each row."""
+    return HeadRows(claim.shard, claim.tensor, tuple(starts), heads.rope_dim, claim.tensor.row_bytes(heads.rows))

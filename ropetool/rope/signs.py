@@ -12,10 +12,10 @@ Shapes: H heads, G key-value heads, R rotated rows of a head, M inputs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -93,31 +93,62 @@ def joined(signs: Iterable[Sign]) -> Sign | None:
     return Sign(sum(s.effect for s in found) / count, sum(s.variance for s in found) / count**2)
 
 
-def _meet(q_HRM: Floats, k_GRM: Floats) -> bool:
+class Heads(Protocol):
+    """The rows of some heads, [R, M] each: an array [H, R, M], or what reads them one by one."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Heads, rows, inputs."""
+
+    def __len__(self) -> int: ...
+
+    def __iter__(self) -> Iterator[Floats]: ...
+
+    def __getitem__(self, at: int) -> Floats: ...
+
+
+def _meet(q_HRM: Heads, k_GRM: Heads) -> bool:
     """Whether every q head has a k head that reads the same inputs (MLA's do not)."""
     return q_HRM.shape[2] == k_GRM.shape[2] and len(q_HRM) % len(k_GRM) == 0
 
 
-def measures_of_layer(q_HRM: Floats | None, k_GRM: Floats | None) -> dict[str, Floats]:
-    """One value for each rotated row of each head of a layer, by name.
+def measures_of_layer(q_HRM: Heads | None, k_GRM: Heads | None) -> dict[str, Floats]:
+    """One value for each rotated row of each head of a layer, by name; two heads at a time are looked at.
 
     * ``q``, ``k``: the logarithm of the norm of each row;
     * ``qk``: the cosine between a row of q and the row of k that it meets, for heads that read the same inputs.
     """
-    measures: dict[str, Floats] = {}
-    norms = {name: _dots(rows, rows) ** 0.5 for name, rows in (("q", q_HRM), ("k", k_GRM)) if rows is not None}
-    for name, norm in norms.items():
-        measures[name] = np.log(norm + _TINY)
     if q_HRM is not None and k_GRM is not None and _meet(q_HRM, k_GRM):
-        per = len(q_HRM) // len(k_GRM)
-        dots_HR = np.concatenate([_dots(q_HRM[i * per : (i + 1) * per], k_RM) for i, k_RM in enumerate(k_GRM)])
-        measures["qk"] = dots_HR / (norms["q"] * np.repeat(norms["k"], per, axis=0) + _TINY)
-    return measures
+        return _measures_of_both(q_HRM, k_GRM)
+    present = {name: heads for name, heads in (("q", q_HRM), ("k", k_GRM)) if heads is not None}
+    return {name: _logs([_norms(rows_RM) for rows_RM in heads]) for name, heads in present.items()}
 
 
-def _dots(a_HRM: Floats, b_RM: Floats) -> Floats:
+def _measures_of_both(q_HRM: Heads, k_GRM: Heads) -> dict[str, Floats]:
+    per = len(q_HRM) // len(k_GRM)
+    norms_q, norms_k, cosines = [], [], []
+    for group, k_RM in enumerate(k_GRM):
+        norms_k.append(_norms(k_RM))
+        for head in range(group * per, (group + 1) * per):
+            q_RM = q_HRM[head]
+            norms_q.append(_norms(q_RM))
+            cosines.append(_dots(q_RM, k_RM) / (norms_q[-1] * norms_k[-1] + _TINY))
+    return {"q": _logs(norms_q), "k": _logs(norms_k), "qk": np.stack(cosines)}
+
+
+def _logs(norms: Sequence[Floats]) -> Floats:
+    logs: Floats = np.log(np.stack(norms) + _TINY)
+    return logs
+
+
+def _norms(rows_RM: Floats) -> Floats:
+    norms: Floats = _dots(rows_RM, rows_RM) ** 0.5
+    return norms
+
+
+def _dots(a_RM: Floats, b_RM: Floats) -> Floats:
     """The dot product of each row with its partner; summed in the type of the rows, given as float64."""
-    dots: Floats = np.einsum("...rm,...rm->...r", a_HRM, b_RM).astype(np.float64)
+    dots: Floats = np.einsum("rm,rm->r", a_RM, b_RM).astype(np.float64)
     return dots
 
 
