@@ -30,20 +30,21 @@ from ropetool.checkpoint.headers import hub_entry
 from ropetool.checkpoint.in_place import Change
 from ropetool.checkpoint.lock import exclusive
 from ropetool.checkpoint.pickled import pickled_files
-from ropetool.checkpoint.pieces import Piece, Step, move, pieces_of
-from ropetool.checkpoint.shards import Progress, Shard, copy_without, no_progress, read_shard
+from ropetool.checkpoint.pieces import move
+from ropetool.checkpoint.shards import Progress, Shard, copy_without, no_progress, read_shard, unchanged
 from ropetool.engines.declared import declared_keys
 from ropetool.engines.names import EngineName
 from ropetool.engines.output import output_config
 from ropetool.engines.writing import WrittenFor, loads_in
 from ropetool.errors import AlreadyConvertedError, ConfigError, NotVerifiedError, UnsupportedError, UsageError
 from ropetool.families.adapter import plan_adapter, read_adapter, written_config
-from ropetool.families.beside import left_behind, not_in_place, source_warnings, stays_beside
+from ropetool.families.beside import left_behind, not_in_place, source_warnings
 from ropetool.families.buffers import read_floats, stale_frequency_warnings
 from ropetool.families.doubt import check_layout
 from ropetool.families.foreign import refuse_foreign
 from ropetool.families.lengths import to_json
-from ropetool.families.plan import Move, Plan, plan_conversion
+from ropetool.families.moving import pieces_of
+from ropetool.families.plan import Plan, plan_conversion
 from ropetool.families.reading import Evidence, Reading, Warn
 from ropetool.families.towers import tower_warnings, towers_of
 from ropetool.families.twins import tokenizer_warnings
@@ -127,7 +128,7 @@ def plan(
     checkpoint is run to read it. Raises `RopetoolError` for anything that would make the result inexact, or read
     wrongly.
     """
-    if destination is not None:
+    if destination:
         check_output(destination, source)
     pickled = _pickled(source)
     if is_adapter(source):
@@ -137,9 +138,7 @@ def plan(
     if base is not None:
         raise UsageError(f"--base is for an adapter, and {source} is a whole checkpoint; leave it out")
     checkpoint = pickled.checkpoint if pickled else open_checkpoint(source)
-    reading = understand(source, checkpoint.config, trust_remote_code=trust_remote_code)
-    _check_convertible(reading)
-    refuse_foreign(checkpoint, reading)
+    reading = _convertible(source, checkpoint, trust_remote_code)
     current = _current(reading, declared)
     doubted = check_layout(
         checkpoint if pickled is None else None, reading, declared, (*declared_keys(reading)[0], *heard)
@@ -150,24 +149,22 @@ def plan(
     output = output_config(checkpoint.config, reading, to, written_as, engine)
     files = _but_for(pickled, side_files(checkpoint))
     twin = output.choice.model_type if output.choice.config is not None else None
-    conversion = Conversion(
+    planned = Conversion(
         checkpoint, reading, steps, files, destination or checkpoint.directory, CONFIG,
-        with_marker(output.guarded, **hub_entry(source)),
-        loads_in(output.config, output.reading),
-        twin, output.engine, pickled,
+        with_marker(output.guarded, **hub_entry(source)), loads_in(output.config, output.reading), twin, output.engine,
+        pickled,
         (
             *doubted,
             *(warning for warning in reading.warnings if warning.code in _OF_THE_READING),
             *(pickled.warnings if pickled else ()),
-            *(left_behind(files) if destination else stays_beside(files)),
-            *source_warnings(checkpoint),
+            *source_warnings(checkpoint, files, stay=destination is None),
             *stale_frequency_warnings(checkpoint, reading, pickled.floats if pickled else read_floats),
             *tower_warnings(towers_of(checkpoint, reading.decoder)),
             *output.warnings(to),
             *(tokenizer_warnings(checkpoint.directory, reading.model_type, twin) if twin else ()),
         ),
     )  # fmt: skip
-    return _placed(conversion, destination)
+    return _placed(planned, destination)
 
 
 def _placed(conversion: Conversion, destination: Path | None) -> Conversion:
@@ -202,6 +199,13 @@ def _but_for(pickled: Pickled | None, files: SideFiles) -> SideFiles:
     """The side files, without the pickles that were read: those are not left behind."""
     read = {file.name for file in pickled.files} if pickled else set()
     return SideFiles(files.taken, tuple(path for path in files.left if str(path) not in read))
+
+
+def _convertible(source: Path, checkpoint: Checkpoint, trust_remote_code: bool) -> Reading:
+    reading = understand(source, checkpoint.config, trust_remote_code=trust_remote_code)
+    _check_convertible(reading)
+    refuse_foreign(checkpoint, reading)
+    return reading
 
 
 def _check_convertible(reading: Reading) -> None:
@@ -288,7 +292,8 @@ def apply(
     began = time.perf_counter()
     checkpoint = conversion.checkpoint
     check_space(conversion.destination.resolve().parent, conversion.total_bytes)
-    with staged(conversion.destination, sync=bool(sync)) as stage:
+    pickles = conversion.pickled.files if conversion.pickled else ()
+    with staged(conversion.destination, like=checkpoint.directory, sync=bool(sync)) as stage, unchanged(pickles):
         largest_first = sorted(checkpoint.shards, key=lambda shard: -shard.size_bytes)
         side_by_side(partial(_write, conversion, stage), largest_first, progress)
         copy_side_files(checkpoint, stage, conversion.files)
@@ -312,25 +317,20 @@ def _write(conversion: Conversion, stage: Path, shard: Shard, progress: Progress
     target, steps = stage / shard.path.name, conversion.plan.of_shard(shard)
     stale = {name for where, name in conversion.checkpoint.stale_copies if where is shard}
     if not conversion.pickled and not stale:
-        pieces = _pieces(steps)
+        pieces = pieces_of(steps)
         with copied(shard.data, target, [piece.range for piece in pieces], progress) as (reader, writer):
             move(pieces, reader, writer, progress)
+        shard.check_unchanged()
+        return
+    if conversion.pickled:
+        conversion.pickled.write(shard, target, progress)
     else:
-        if conversion.pickled:
-            conversion.pickled.write(shard, target, progress)
-        else:
-            copy_without(shard, target, stale, progress)
-            tensors = read_shard(target).tensors
-            steps = tuple(replace(step, tensor=tensors[step.tensor.name]) for step in steps)
-        with target.open("r+b", buffering=0) as file:
-            move(_pieces(steps), file.fileno(), file.fileno())
-    shard.check_unchanged()
-
-
-def _pieces(moves: Sequence[Move]) -> list[Piece]:
-    """Some moves, cut into pieces."""
-    steps = (Step(m.shard.data.name, m.tensor, m.permutation.index, m.lay) for m in moves)
-    return [p for step, m in zip(steps, moves, strict=True) for p in pieces_of(step, m.permutation.blocks)]
+        copy_without(shard, target, stale, progress)
+        tensors = read_shard(target).tensors
+        steps = tuple(replace(step, tensor=tensors[step.tensor.name]) for step in steps)
+        shard.check_unchanged()
+    with target.open("r+b", buffering=0) as file:
+        move(pieces_of(steps), file.fileno(), file.fileno())
 
 
 def _apply_in_place(
@@ -339,9 +339,9 @@ def _apply_in_place(
     if check is not None:
         raise UsageError("a conversion in place cannot be checked before it takes the source's place; verify a copy")
     began = time.perf_counter()
-    checkpoint, pieces = conversion.checkpoint, _pieces(conversion.plan.moves)
+    checkpoint, pieces = conversion.checkpoint, pieces_of(conversion.plan.moves)
     summary = asdict(_result(conversion, 0.0))
-    change = Change(checkpoint.directory, tuple(pieces), conversion.config_file, to_json(conversion.config), summary)
+    change = Change(checkpoint.directory, pieces, conversion.config_file, to_json(conversion.config), summary)
     with exclusive(checkpoint.directory):
         for shard in checkpoint.shards:
             shard.check_unchanged()

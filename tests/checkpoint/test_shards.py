@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
 from ropetool.checkpoint import shards
-from ropetool.checkpoint.pieces import Step, pieces_of
+from ropetool.checkpoint.pieces import Step, cut
 from ropetool.checkpoint.shards import Tensor, output_error, read_shard, write_tensor
 from ropetool.errors import NoSpaceError, OutputError, ShapeError, ShardError
 from ropetool.rope.pairing import Head, Keep, Pairing, index_map
@@ -196,7 +196,7 @@ def test_the_size_of_the_buffer_does_not_matter(buffer_bytes: int, tmp_path: Pat
 
 
 def test_nothing_to_move_writes_nothing(tmp_path: Path) -> None:
-    assert list(pieces_of(Step("shard", Tensor("q", "F32", (4,), 0, 16), np.arange(4)), [])) == []
+    assert list(cut(Step("shard", Tensor("q", "F32", (4,), 0, 16), np.arange(4)), [])) == []
 
 
 def test_a_norm_stored_by_head_is_rows_of_all_heads() -> None:
