@@ -54,7 +54,7 @@ def transformers(source: Path, destination: Path) -> None:
 
 
 def same(first: Path, second: Path) -> None:
-    """Fails unless both have the same tensors: nobody is fast by doing something else."""
+    """Fails unless both have the same tensors."""
     import torch
     from safetensors import safe_open
 
