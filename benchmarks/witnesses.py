@@ -29,7 +29,7 @@ from safetensors.torch import load_file, save_file
 from ropetool import convert, detect
 from ropetool.checkpoint.bundled import CHECKPOINT, TEXT, bundled
 from ropetool.checkpoint.folder import open_checkpoint
-from ropetool.families.attention_rows import LayerRows, sampled_rows
+from ropetool.families.attention_rows import sampled_rows
 from ropetool.families.plan import claims
 from ropetool.families.reading import read_model
 from ropetool.rope.pairing import Head, Pairing, index_map, rows_of
@@ -126,14 +126,12 @@ def single_signs(model: Path) -> Iterator[float]:
     for rows in sampled_rows(checkpoint, reading).layers:
         if rows.q is None or rows.k is None:
             continue
-        rope_dim = rows.q.shape[1]
+        q, k, rope_dim = np.stack(rows.q), np.stack(rows.k), rows.q.shape[1]
         order = index_map((Head(rope_dim, 0, rope_dim),), true, true.other)
-        for pairing, layer in ((true, rows), (true.other, LayerRows("", rows.q[:, order], rows.k[:, order]))):
-            assert layer.q is not None
-            assert layer.k is not None
-            per = len(layer.q) // len(layer.k)
-            for group in range(len(layer.k)):
-                measures = measures_of_layer(layer.q[group * per : (group + 1) * per], layer.k[group : group + 1])
+        for pairing, (q_rows, k_rows) in ((true, (q, k)), (true.other, (q[:, order], k[:, order]))):
+            per = len(q_rows) // len(k_rows)
+            for group in range(len(k_rows)):
+                measures = measures_of_layer(q_rows[group * per : (group + 1) * per], k_rows[group : group + 1])
                 for sign in signs_of(measures).values():
                     yield sign.sigmas if pairing is Pairing.HALF else -sign.sigmas
 

@@ -25,7 +25,6 @@ from ropetool.checkpoint.foreign import Format, format_without_config, params_of
 from ropetool.checkpoint.pickled import pickled_files
 from ropetool.engines.declared import declared_keys
 from ropetool.errors import NoRotaryError, QuantisedError, RopetoolError, UnknownFamilyError, UsageError
-from ropetool.families.adapter import plan_adapter, read_adapter
 from ropetool.families.buffers import stale_frequency_warnings
 from ropetool.families.foreign import (
     foreign_format,
@@ -200,6 +199,8 @@ def _native(path: Path, form: Format, asked: Asked) -> Inspection:
 
 def _adapter(path: Path, given_base: Path | None, asked: Asked) -> Inspection:
     """The adapter's own layout and moves; everything else is its base's."""
+    from ropetool.families.adapter import plan_adapter, read_adapter
+
     pickled = bool(pickled_files(path))
     checkpoint = open_adapter(path, with_weights=not pickled)
     adapter = read_adapter(checkpoint, given_base)

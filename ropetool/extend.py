@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ropetool.checkpoint.config import Style, with_marker
+from ropetool.checkpoint.copying import copy_file
 from ropetool.checkpoint.folder import (
     CONFIG,
     Checkpoint,
@@ -22,7 +23,7 @@ from ropetool.checkpoint.folder import (
     staged,
 )
 from ropetool.checkpoint.headers import hub_entry, origin
-from ropetool.checkpoint.shards import Shard, Tensor, copy_file, no_progress, write_tensor
+from ropetool.checkpoint.shards import Shard, Tensor, no_progress, write_tensor
 from ropetool.engines.flags import EngineFlags, engine_flags
 from ropetool.engines.heard import Case
 from ropetool.errors import ConfigError, MethodError, ShapeError, UsageError
@@ -265,7 +266,7 @@ def apply(extension: Extension, progress: Callable[[int], None] = no_progress) -
     if extension.weights is Weights.COPY:
         needed = sum(shard.size_bytes for shard in checkpoint.shards)
         check_space(extension.destination.resolve().parent, needed)
-    with staged(extension.destination) as stage:
+    with staged(extension.destination, like=checkpoint.directory) as stage:
         _bring_weights(extension, stage, progress)
         copy_side_files(checkpoint, stage, side_files(checkpoint))
         for name, content in {**extension.edits.files, CONFIG: protected(extension.config)}.items():
@@ -292,6 +293,7 @@ def _bring_weights(extension: Extension, stage: Path, progress: Callable[[int], 
                     f"{tensor.name} holds {tensor.dtype}{list(tensor.shape)}, not the frequencies of this model"
                 )
             write_tensor(target, tensor, data)
+        shard.check_unchanged()
 
 
 def _follows(extension: Extension, shard: Shard, tensor: Tensor) -> bool:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,8 +15,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from ropetool import convert
+from ropetool.checkpoint import copying
 from ropetool.checkpoint.folder import has_guard, open_checkpoint, read_config
-from ropetool.errors import AlreadyConvertedError, ConfigError, OutputExistsError
+from ropetool.errors import AlreadyConvertedError, ConfigError, OutputError, OutputExistsError
 from ropetool.families.reading import read_model
 from ropetool.families.table import TABLE
 from ropetool.rope.pairing import Pairing
@@ -326,3 +329,87 @@ def test_an_output_that_is_there_is_refused_and_kept(checkpoint, tmp_path: Path)
     with pytest.raises(OutputExistsError):
         convert.plan(checkpoint("llama"), tmp_path / "out", INTERLEAVED)
     assert (tmp_path / "out" / "theirs").read_text(encoding="utf-8") == "kept"
+
+
+# --- memory, and shards side by side --------------------------------------------------------------------------------
+
+MOST_MEMORY_BYTES = 120 << 20
+# The peak that wait4 tells of a child begins with that of the parent that it was forked from.
+AND_ITS_PEAK = """
+import sys
+from ropetool.cli.app import run
+code = run(sys.argv[1:])
+print(open("/proc/self/status").read())
+sys.exit(code)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak of memory is read from Linux's /proc")
+def test_memory_does_not_grow_with_the_checkpoint(tmp_path: Path) -> None:
+    """A layer of an 8-billion Llama in two shards, 0.5 GB: its q and k alone would be 84 MB as float32."""
+    source, out = tmp_path / "source", tmp_path / "out"
+    config = {
+        "model_type": "llama", "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 2,
+        "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 64,
+        "max_position_embeddings": 8192, "rope_parameters": {"rope_type": "default", "rope_theta": 500000.0},
+    }  # fmt: skip
+    source.mkdir()
+    (source / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    places = {}
+    for layer in range(2):
+        name = f"model-{layer + 1:05d}-of-00002.safetensors"
+        rows = {"q": 4096, "k": 1024, "v": 1024, "o": 4096}
+        shapes = {f"model.layers.{layer}.self_attn.{key}_proj.weight": (n, 4096) for key, n in rows.items()}
+        shapes[f"model.layers.{layer}.mlp.up_proj.weight"] = (14336, 4096)
+        save_file({key: torch.full(shape, 0.01, dtype=torch.bfloat16) for key, shape in shapes.items()}, source / name)
+        places.update(dict.fromkeys(shapes, name))
+    index = {"metadata": {}, "weight_map": places}
+    (source / "model.safetensors.index.json").write_text(json.dumps(index), encoding="utf-8")
+    assert sum(p.stat().st_size for p in source.iterdir()) > 3 * MOST_MEMORY_BYTES
+    done = subprocess.run(
+        [sys.executable, "-c", AND_ITS_PEAK, "convert", str(source), str(out), "--to", "interleaved", "--as", "same"],
+        stdout=subprocess.PIPE, check=True, text=True, timeout=120,
+    )  # fmt: skip
+    peak = next(line for line in done.stdout.splitlines() if line.startswith("VmHWM"))
+    assert int(peak.split()[1]) * 1024 < MOST_MEMORY_BYTES
+
+
+def test_an_error_in_one_shard_leaves_nothing(tmp_path: Path, monkeypatch) -> None:
+    source = tiny.save(tiny.model_of("llama"), tmp_path / "source", max_shard_size="60KB")
+    monkeypatch.setattr(copying, "cores", lambda: 4)
+    plan = convert.plan(source, tmp_path / "out", INTERLEAVED)
+    broken = sorted(source.glob("*.safetensors"))[2]
+    original = convert.copied
+
+    def failing(file: Path, *arguments: Any) -> Any:
+        if file == broken:
+            raise OSError(5, "Input/output error")
+        return original(file, *arguments)
+
+    monkeypatch.setattr(convert, "copied", failing)
+    with pytest.raises(OutputError, match="Input/output error; nothing was kept"):
+        convert.apply(plan)
+    assert {p.name for p in tmp_path.iterdir()} == {"source"}
+
+
+@pytest.mark.parametrize("workers", [2, 5])
+def test_one_thread_and_several_write_the_same(workers: int, tmp_path: Path, monkeypatch) -> None:
+    source = tiny.save(tiny.model_of("qwen3"), tmp_path / "source", max_shard_size="60KB")
+    monkeypatch.setattr(copying, "cores", lambda: 1)
+    alone = converted(source, tmp_path / "alone")
+    monkeypatch.setattr(copying, "cores", lambda: workers)
+    assert shard_digests(converted(source, tmp_path / "together")) == shard_digests(alone)
+
+
+def test_on_a_file_system_that_shares_blocks_the_result_is_the_same(tmp_path: Path, monkeypatch) -> None:
+    source = tiny.save(tiny.model_of("qwen3"), tmp_path / "source", max_shard_size="60KB")
+    plain = converted(source, tmp_path / "plain")
+    cloned: list[int] = []
+
+    def clone(reader: int, writer: int) -> bool:
+        cloned.append(os.pwrite(writer, os.pread(reader, 1 << 30, 0), 0))
+        return True
+
+    monkeypatch.setattr(copying, "_cloned", clone)
+    assert shard_digests(converted(source, tmp_path / "shared")) == shard_digests(plain)
+    assert len(cloned) > 4

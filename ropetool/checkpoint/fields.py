@@ -11,12 +11,11 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ropetool.checkpoint.shards import BUFFER_BYTES, DTYPE_BITS, Tensor, read_exactly, write_exactly
+from ropetool.checkpoint.shards import BUFFER_BYTES, DTYPE_BITS, Tensor
 
 WORD_BITS = 32
 
@@ -45,33 +44,28 @@ class Lay:
 ROWS = Lay()
 
 
-def patch_values(file: Path, tensor: Tensor, index: IndexArray, lay: Lay) -> None:
-    """Permute ``tensor`` in place in ``file`` along the output rows: new value r is old value ``index[r]``.
-
-    Along the last dimension this reads and writes about `shards.BUFFER_BYTES`. Values packed along the first one
-    are read whole: they are zero points, one for each group of many weights.
-    """
-    with file.open("r+b", buffering=0) as handle:
-        for offset, size_bytes, lines in _pieces(tensor, lay):
-            piece = np.frombuffer(read_exactly(handle.fileno(), size_bytes, offset), np.uint8)
-            if lay.axis is Axis.FIRST:
-                words = piece.reshape(tensor.shape[0], -1, WORD_BITS // 8).swapaxes(0, 1)
-                moved = _permuted(words.reshape(words.shape[0], -1), index, lay.bits or 0)
-                moved = moved.reshape(words.shape).swapaxes(0, 1)
-            else:
-                moved = _permuted(piece.reshape(lines, -1), index, lay.bits or DTYPE_BITS[tensor.dtype])
-            write_exactly(handle.fileno(), moved.tobytes(), offset)
+def permuted_lines(piece: Bytes, tensor: Tensor, lines: int, index: IndexArray, lay: Lay) -> Bytes:
+    """The bytes of some lines of ``tensor``, each permuted: new value r is old value ``index[r]``."""
+    if lay.axis is Axis.LAST:
+        return _permuted(piece.reshape(lines, -1), index, lay.bits or DTYPE_BITS[tensor.dtype])
+    words = piece.reshape(tensor.shape[0], -1, WORD_BITS // 8).swapaxes(0, 1)
+    moved = _permuted(words.reshape(words.shape[0], -1), index, lay.bits or 0)
+    back: Bytes = moved.reshape(words.shape).swapaxes(0, 1)
+    return back
 
 
-def _pieces(tensor: Tensor, lay: Lay) -> Iterator[tuple[int, int, int]]:
-    """(offset, bytes, lines) of the parts that are read, permuted and written one after another."""
-    lines = 1 if lay.axis is Axis.FIRST else math.prod(tensor.shape[:-1])
-    line_bytes = tensor.size_bytes // max(lines, 1)
-    unpacked_bytes = line_bytes * (8 if lay.bits else 1)
+def lines_of(tensor: Tensor, lay: Lay) -> int:
+    """How many lines there are to permute one by one; what is packed along the first dimension is one line."""
+    return 1 if lay.axis is Axis.FIRST else math.prod(tensor.shape[:-1])
+
+
+def line_runs(tensor: Tensor, lay: Lay) -> Iterator[tuple[int, int]]:
+    """(first line, lines) of parts of about `shards.BUFFER_BYTES`, unpacked."""
+    lines = lines_of(tensor, lay)
+    unpacked_bytes = tensor.size_bytes // max(lines, 1) * (8 if lay.bits else 1)
     step = max(1, BUFFER_BYTES // max(unpacked_bytes, 1))
     for start in range(0, lines, step):
-        count = min(step, lines - start)
-        yield tensor.start + start * line_bytes, count * line_bytes, count
+        yield start, min(step, lines - start)
 
 
 def _permuted(lines: Bytes, index: IndexArray, bits: int) -> Bytes:

@@ -6,16 +6,21 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from ropetool.checkpoint.copying import copy_file
+from ropetool.checkpoint.durable import is_temporary
 from ropetool.checkpoint.foreign import format_without_config
 from ropetool.checkpoint.guard import is_guarded, unguarded
 from ropetool.checkpoint.headers import held
-from ropetool.checkpoint.shards import Shard, Tensor, copy_file, output_error, read_json_file, read_shard
+from ropetool.checkpoint.journal import refuse_half_converted
+from ropetool.checkpoint.lock import PATIENCE_SECONDS, refuse_busy
+from ropetool.checkpoint.shards import Shard, Tensor, output_error, read_json_file, read_shard
+from ropetool.checkpoint.staging import own_stage
 from ropetool.errors import (
     CheckpointError,
     IndexFileError,
@@ -55,14 +60,25 @@ class Checkpoint:
         """Bytes of all tensors that count."""
         return sum(tensor.size_bytes for tensor in self.tensors.values())
 
-    @property
+    @cached_property
     def stale_copies(self) -> tuple[tuple[Shard, str], ...]:
         """Tensors that lie in a second shard too, where the index does not look for them."""
         return tuple((s, name) for s in self.shards for name in s.tensors if self.weight_map[name] is not s)
 
 
 def checkpoint_directory(path: Path) -> Path:
-    """The directory that ``path`` names: itself, or the one around a single .safetensors file."""
+    """The directory that ``path`` names: itself, or the one around a single .safetensors file.
+
+    Raises `BusyError` for one that another process changes now, `HalfConvertedError` for one whose change in place was
+    interrupted: nothing can be read there.
+    """
+    directory = _directory(path)
+    refuse_busy(directory)
+    refuse_half_converted(directory)
+    return directory
+
+
+def _directory(path: Path) -> Path:
     if path.is_file() and path.suffix == ".safetensors":
         return path.parent
     if not path.exists():
@@ -225,7 +241,7 @@ def side_files(checkpoint: Checkpoint) -> SideFiles:
     left: list[Path] = []
     for file in sorted(p for p in checkpoint.directory.rglob("*") if p.is_file() and p not in known):
         relative = file.relative_to(checkpoint.directory)
-        if any(part in (".git", ".cache", "__pycache__") for part in relative.parts):
+        if any(part in (".git", ".cache", "__pycache__") for part in relative.parts) or is_temporary(file):
             continue
         stale_index = file.name.endswith(".index.json") and str(relative) != checkpoint.index_file
         stale = file.suffix in WEIGHT_SUFFIXES or stale_index or file.name == ADAPTER_CONFIG
@@ -267,19 +283,33 @@ def check_space(parent: Path, needed_bytes: int) -> None:
 
 
 @contextmanager
-def staged(destination: Path, *, sync: bool = False) -> Iterator[Path]:
+def staged(
+    destination: Path, *, like: Path | None = None, sync: bool = False, patience_seconds: float = PATIENCE_SECONDS
+) -> Iterator[Path]:
     """A sibling directory to write into; it becomes ``destination`` when the block ends well, else it is removed.
 
-    With ``sync`` every file is on disk before the rename, and the rename before the block is left.
+    It and its files get the modes of those in ``like``, but that their owner may write. With ``sync`` every file is on
+    disk before the rename, and the rename before the block is left. A run that is killed leaves the sibling, which the
+    next one to the same place removes; one that is at it still is waited for so long (`BusyError`).
     """
     parent = destination.resolve().parent
+    with ExitStack() as stack:
+        try:
+            stage = stack.enter_context(own_stage(destination, patience_seconds))
+        except OSError as error:
+            raise output_error(error, parent) from error
+        with _becoming(stage, destination, like, sync):
+            yield stage
+
+
+@contextmanager
+def _becoming(stage: Path, destination: Path, like: Path | None, sync: bool) -> Iterator[None]:
+    parent = destination.resolve().parent
     try:
-        stage = Path(tempfile.mkdtemp(prefix=f".{destination.name}.ropetool-", dir=parent))
-    except OSError as error:
-        raise output_error(error, parent) from error
-    try:
-        yield stage
+        yield
         stage.chmod(0o777 & ~_umask())
+        if like is not None:
+            _take_modes(stage, like)
         if sync:
             _sync(*(path for path in stage.rglob("*")), stage)
         os.rename(stage, destination)
@@ -290,6 +320,16 @@ def staged(destination: Path, *, sync: bool = False) -> Iterator[Path]:
         if isinstance(error, OSError):
             raise output_error(error, destination) from error
         raise
+
+
+def _take_modes(stage: Path, like: Path) -> None:
+    """Give what is in ``stage``, and itself, the modes of what is in ``like`` by the same name."""
+    for path in (stage, *stage.rglob("*")):
+        original = like / path.relative_to(stage)
+        if original.exists() and not path.is_symlink():
+            mode = original.stat().st_mode & 0o777 | (0o700 if path.is_dir() else 0o200)
+            if mode != path.stat().st_mode & 0o777:
+                path.chmod(mode)
 
 
 def _sync(*paths: Path) -> None:

@@ -13,17 +13,17 @@ import math
 import os
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from ropetool.checkpoint.headers import Remote, held
-from ropetool.errors import ConfigError, NoSpaceError, OutputError, ShapeError, ShardError
+from ropetool.errors import ConfigError, NoSpaceError, OutputError, ShapeError, ShardError, SourceChangedError
 
 MAX_HEADER_BYTES = 100_000_000  # the limit of the safetensors library itself
-BUFFER_BYTES = 8 << 20
+# Of a file at once: it stays in the cache of a core from reading to writing.
+BUFFER_BYTES = 512 << 10
 
 DTYPE_BITS: Mapping[str, int] = {
     **dict.fromkeys(("F4",), 4),
@@ -35,6 +35,8 @@ DTYPE_BITS: Mapping[str, int] = {
 }
 
 Progress = Callable[[int], None]
+# Where a part of a file begins and ends, in bytes.
+Range = tuple[int, int]
 
 
 def no_progress(done_bytes: int) -> None:
@@ -76,15 +78,49 @@ class Tensor:
         )
 
 
+Stamp = tuple[int, int, int]
+
+
+def stamp_of(path: Path) -> Stamp:
+    """What another write to a file changes: its size, its time in ns, its inode."""
+    status = path.stat()
+    return status.st_size, status.st_mtime_ns, status.st_ino
+
+
+def _check_unchanged(path: Path, stamp: Stamp) -> None:
+    if stamp_of(path) != stamp:
+        raise SourceChangedError(
+            f"{path} changed while it was read; nothing was kept. Run again when nobody writes to it", file=str(path)
+        )
+
+
+@contextmanager
+def unchanged(files: Sequence[Path]) -> Iterator[None]:
+    """Raises `SourceChangedError` where one of the files changed by the end of the block."""
+    stamps = {path: stamp_of(path) for path in files}
+    yield
+    for path, stamp in stamps.items():
+        _check_unchanged(path, stamp)
+
+
 @dataclass(frozen=True)
 class Shard:
-    """A .safetensors file and what its header says; ``remote`` is where the rest is, if the header alone is here."""
+    """A .safetensors file and what its header says; ``remote`` is where the rest is, if the header alone is here.
+
+    ``stamp`` is of the moment before the header was read.
+    """
 
     path: Path
     size_bytes: int
     tensors: Mapping[str, Tensor]
     metadata: Mapping[str, str] = field(default_factory=dict)
     remote: Remote | None = None
+    stamp: Stamp | None = field(default=None, compare=False)
+
+    def check_unchanged(self) -> None:
+        """Raises `SourceChangedError` where the file is no longer the one whose header was read."""
+        if self.stamp is not None:
+            _check_unchanged(self.path, self.stamp)
 
     @property
     def data(self) -> Path:
@@ -167,6 +203,7 @@ def read_shard(path: Path) -> Shard:
     """
     record = held(path.parent)
     remote = record.remote(path) if record else None
+    stamp = None if remote else stamp_of(path)
     size_bytes = remote.size_bytes if remote else path.stat().st_size
     header, data_start = _header(path, size_bytes)
     metadata = header.pop("__metadata__", {})
@@ -188,7 +225,7 @@ def read_shard(path: Path) -> Shard:
             )
     if position != size_bytes:
         raise _reject(path, f"{size_bytes - position:,} bytes after the last tensor belong to no tensor")
-    return Shard(path, size_bytes, tensors, metadata if isinstance(metadata, dict) else {}, remote)
+    return Shard(path, size_bytes, tensors, metadata if isinstance(metadata, dict) else {}, remote, stamp)
 
 
 def read_json_file(path: Path, limit_bytes: int = 64 << 20) -> dict[str, Any]:
@@ -209,39 +246,6 @@ def read_json_file(path: Path, limit_bytes: int = 64 << 20) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ConfigError(f"{path.name} holds a JSON {type(value).__name__}, not an object", file=str(path))
     return value
-
-
-def _copy_in_kernel(source_fd: int, target_fd: int, size_bytes: int, progress: Progress) -> bool:
-    """Copy inside the kernel (reflinks where the file system has them); False where it cannot be done so."""
-    copied = 0
-    while copied < size_bytes:
-        try:
-            step = os.copy_file_range(source_fd, target_fd, min(64 << 20, size_bytes - copied))
-        except OSError as error:
-            if copied == 0 and error.errno in (errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM):
-                return False
-            raise
-        if step == 0:
-            return False if copied == 0 else _short(copied, size_bytes)
-        copied += step
-        progress(step)
-    return True
-
-
-def _short(copied: int, size_bytes: int) -> bool:
-    raise ShardError(f"a source file ended after {copied:,} of {size_bytes:,} bytes: it changed while it was read")
-
-
-def copy_file(source: Path, target: Path, progress: Progress = no_progress) -> None:
-    """Copy the bytes and the mode of a file; ``target`` must not exist. The source is opened for reading only."""
-    with source.open("rb") as reader, target.open("xb") as writer:
-        size_bytes = os.fstat(reader.fileno()).st_size
-        in_kernel = hasattr(os, "copy_file_range") and size_bytes > 0
-        if not (in_kernel and _copy_in_kernel(reader.fileno(), writer.fileno(), size_bytes, progress)):
-            for chunk in iter(lambda: reader.read(BUFFER_BYTES), b""):
-                writer.write(chunk)
-                progress(len(chunk))
-        os.fchmod(writer.fileno(), os.fstat(reader.fileno()).st_mode & 0o7777 | 0o200)
 
 
 def copy_without(shard: Shard, target: Path, names: Collection[str], progress: Progress = no_progress) -> None:
@@ -265,34 +269,18 @@ def copy_without(shard: Shard, target: Path, names: Collection[str], progress: P
         os.fchmod(writer.fileno(), os.fstat(reader.fileno()).st_mode & 0o7777 | 0o200)
 
 
-def _batches(blocks: Sequence[tuple[int, int]], row_bytes: int) -> Iterator[tuple[int, int]]:
-    """Join neighbouring blocks into reads of about `BUFFER_BYTES`."""
+def batches(blocks: Sequence[tuple[int, int]], row_bytes: int) -> Iterator[tuple[int, int]]:
+    """Cut the blocks, and the few rows between two of them, into runs of about `BUFFER_BYTES`, or of one block."""
+    if not blocks:
+        return
     at, end = blocks[0]
     for start, stop in blocks[1:]:
-        if (stop - at) * row_bytes > BUFFER_BYTES:
-            yield at, end
+        apart = (start - end) * row_bytes > BUFFER_BYTES
+        if apart or (stop - at) * row_bytes > BUFFER_BYTES:
+            yield at, end if apart else start
             at = start
         end = stop
     yield at, end
-
-
-def patch_rows(
-    file: Path, tensor: Tensor, index: np.ndarray[Any, np.dtype[np.int64]], blocks: Sequence[tuple[int, int]]
-) -> None:
-    """Permute the rows of ``tensor`` in place in ``file``: new row r is old row ``index[r]``.
-
-    ``blocks`` are the closed runs of ``index`` (`rope.pairing.closed_blocks`); rows outside them are not touched.
-    Reads and writes at most about `BUFFER_BYTES`, or one head where a head is larger.
-    """
-    if not blocks:
-        return
-    row_bytes = tensor.row_bytes(len(index))
-    with file.open("r+b", buffering=0) as handle:
-        for start, stop in _batches(blocks, row_bytes):
-            offset = tensor.start + start * row_bytes
-            rows = np.frombuffer(read_exactly(handle.fileno(), (stop - start) * row_bytes, offset), dtype=np.uint8)
-            moved = rows.reshape(stop - start, row_bytes)[index[start:stop] - start]
-            write_exactly(handle.fileno(), moved.tobytes(), offset)
 
 
 def read_tensor(file: Path, tensor: Tensor) -> bytes:
@@ -319,9 +307,9 @@ def read_exactly(fd: int, size_bytes: int, offset: int) -> bytes:
     return b"".join(parts)
 
 
-def write_exactly(fd: int, data: bytes, offset: int) -> None:
+def write_exactly(fd: int, data: bytes | memoryview, offset: int) -> None:
     """All of ``data`` over the bytes of an open file from ``offset`` on."""
-    view = memoryview(data)
+    view = memoryview(data).cast("B")
     while view:
         written = os.pwrite(fd, view, offset)
         view, offset = view[written:], offset + written

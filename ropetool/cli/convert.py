@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,7 +12,8 @@ import typer
 from ropetool.checkpoint.adapter import is_adapter
 from ropetool.checkpoint.hub_id import Need
 from ropetool.cli.checkpoints import local
-from ropetool.cli.options import Base, Destination, DryRun, Json, Quiet, Source, TrustRemoteCode, WitnessText, read_text
+from ropetool.cli.in_place import BreakLinks, InPlace, Resume, Sync, Undo, alone, check_together, end
+from ropetool.cli.options import Base, DryRun, Json, Quiet, Source, TrustRemoteCode, WitnessText, read_text
 from ropetool.cli.sink import Sink
 from ropetool.engines.names import EngineName
 from ropetool.errors import NotVerifiedError, UsageError
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
     from ropetool.families.reading import Evidence
     from ropetool.families.verdict import Verification
 
-To = Annotated[Pairing, typer.Option("--to", help="The layout to write.")]
+To = Annotated[Pairing | None, typer.Option("--to", help="The layout to write.")]
 From = Annotated[
     Pairing | None,
     typer.Option("--from", help="The layout that the weights have, where you know better than config.json."),
@@ -40,13 +42,16 @@ As = Annotated[
     ),
 ]
 Verify = Annotated[bool, typer.Option("--verify", help="Prove the result by forward passes before it gets its name.")]
-Sync = Annotated[bool, typer.Option("--sync", help="Sync to disk, so that the result survives a power cut.")]
+DestinationOrNone = Annotated[
+    Path | None, typer.Argument(metavar="[DST]", help="Directory to write; must not exist. None with --in-place.")
+]
 
 
 def convert(
+    ctx: typer.Context,
     src: Source,
-    dst: Destination,
-    to: To,
+    dst: DestinationOrNone = None,
+    to: To = None,
     from_: From = None,
     as_: As = None,
     base: Base = None,
@@ -54,7 +59,11 @@ def convert(
     dry_run: DryRun = False,
     verify: Verify = False,
     text: WitnessText = None,
-    sync: Sync = False,
+    sync: Sync = None,
+    in_place: InPlace = False,
+    break_links: BreakLinks = False,
+    resume: Resume = False,
+    undo: Undo = False,
     trust_remote_code: TrustRemoteCode = False,
     json: Json = False,
     quiet: Quiet = False,
@@ -62,16 +71,22 @@ def convert(
     """Write SRC to DST in the other RoPE layout: the same model, with the rows of q and k in the other order.
 
     Unless --from says what SRC is, its weights are asked (and with --text the whole model, which is run): where they
-    contradict config.json, nothing is written.
+    contradict config.json, nothing is written. --in-place makes SRC itself the result; --resume or --undo end that.
 
     Example: ropetool convert ./Llama-3.1-8B ./Llama-3.1-8B-meta --to interleaved
     """
     from ropetool import convert as verb
 
     sink = Sink(json, quiet)
+    check_together(ctx.params)
+    if resume or undo:
+        end(src, sink, undo=undo, break_links=break_links)
+        return
+    if in_place and not dry_run:
+        alone(src, sink)
     of_base = local(base, Need.HEADERS, sink) if base else None
     planned = partial(
-        verb.plan, destination=dst, to=to, declared=from_, written_as=as_, base=of_base, engine=for_,
+        verb.plan, destination=dst, to=Pairing(to), declared=from_, written_as=as_, base=of_base, engine=for_,
         trust_remote_code=trust_remote_code,
     )  # fmt: skip
     source = local(src, Need.PLAN, sink)
@@ -82,27 +97,44 @@ def convert(
     if src.hub:  # its weights are fetched when nothing is left to refuse
         source = local(src, Need.WEIGHTS, sink)
         conversion = planned(source, heard=_heard(source, text, sink, trust_remote_code))
-    verdicts: list[Verification] = []
+    proof = _Proof(source, sink, trust_remote_code) if verify or conversion.reading.family.probed else None
+    try:
+        doing, total_bytes = ("moving", conversion.plan.size_bytes) if in_place else ("copying", conversion.total_bytes)
+        with sink.bytes_progress(doing, total_bytes) as progress:
+            result = verb.apply(conversion, progress, sync=sync, check=proof, break_links=break_links)
+    except NotVerifiedError as error:
+        raise (proof.show(error) if proof else error) from error
+    if proof and not proof.ran:
+        sink.talk(f"verified as files; to run it: ropetool verify {src} {dst} --base BASE --base CONVERTED_BASE")
+    sink.result("converted", result, verified=bool(proof and proof.ran))
 
-    def passes(result: Path) -> bool:
+
+@dataclass
+class _Proof:
+    """The check of a result before it has its name: forward passes of both."""
+
+    source: Path
+    sink: Sink
+    trust_remote_code: bool
+    verdict: Verification | None = None
+
+    def __call__(self, result: Path) -> bool:
         from ropetool.verify import verify
 
-        with sink.others_output():
-            verdicts.append(verify(source, result, talk=sink.talk, trust_remote_code=trust_remote_code))
-        return verdicts[-1].passed
+        with self.sink.others_output():
+            self.verdict = verify(self.source, result, talk=self.sink.talk, trust_remote_code=self.trust_remote_code)
+        return self.verdict.passed
 
-    proven = verify or conversion.reading.family.probed
-    try:
-        with sink.bytes_progress("copying", conversion.total_bytes) as progress:
-            result = verb.apply(conversion, progress, sync=sync, check=passes if proven else None)
-    except NotVerifiedError as error:
-        sink.talk(error.message)
-        sink.result("verification", verdicts[-1])
-        raise typer.Exit(1) from error
-    ran = proven and verdicts[-1].tokens > 0  # an adapter is held against its source as a file
-    if proven and not ran:
-        sink.talk(f"verified as files; to run it: ropetool verify {src} {dst} --base BASE --base CONVERTED_BASE")
-    sink.result("converted", result, verified=ran)
+    @property
+    def ran(self) -> bool:
+        """Whether the models were run: an adapter is held against its source as a file."""
+        return self.verdict is not None and self.verdict.tokens > 0
+
+    def show(self, error: NotVerifiedError) -> typer.Exit:
+        """Show what failed."""
+        self.sink.talk(error.message)
+        self.sink.result("verification", self.verdict)
+        return typer.Exit(1)
 
 
 def _heard(source: Path, text: Path | None, sink: Sink, trust_remote_code: bool) -> tuple[Evidence, ...]:

@@ -71,7 +71,7 @@ def sampled_rows(checkpoint: Checkpoint, reading: Reading, read: Reader | None =
     layers = [(layer, found) for layer, found in layers if any(claim.moved.feeds for claim in found if claim.moved)]
     least_bytes = max((_layer_bytes(found, 1) for _, found in layers), default=1)
     most = max(1, min(len(layers), BUDGET_BYTES // max(least_bytes, 1)))
-    chosen = np.unique(np.linspace(0, len(layers) - 1, most).round().astype(int)) if layers else ()
+    chosen = sorted({int(at) for at in np.linspace(0, len(layers) - 1, most).round()}) if layers else []
     budget = BUDGET_BYTES // max(len(chosen), 1)
     rows = (_rows_of_layer(*layers[index], budget_bytes=budget, read=read) for index in chosen)
     return Sample(rows, len(layers))

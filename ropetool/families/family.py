@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from ropetool.checkpoint.config import BLOCKS
@@ -181,10 +182,20 @@ class Family:
     twins: tuple[str, ...] = ()
     probed: bool = False
 
-    @property
+    @cached_property
     def sites(self) -> tuple[Site, ...]:
         """Every site, the main one first."""
         return (Site(self.attention, self.moves, self.stays, self.keys, within=self.within), *self.others)
+
+    @cached_property
+    def deepest_first(self) -> tuple[tuple[int, Site], ...]:
+        """The sites with their numbers, those before whose names hold the others' names."""
+        return tuple(sorted(enumerate(self.sites), key=lambda entry: -len(entry[1].module + entry[1].within)))
+
+    @cached_property
+    def attention_words(self) -> frozenset[str]:
+        """Every word of the names of the modules that the row knows as attention, rotated or not."""
+        return frozenset(word for site in self.sites for word in site.module.split(".")) | set(self.still)
 
     @property
     def projections(self) -> tuple[str, ...]:

@@ -107,7 +107,7 @@ def claims(checkpoint: Checkpoint, reading: Reading) -> Iterator[Claim]:
 def _claim(checkpoint: Checkpoint, reading: Reading, shard: Shard, tensor: Tensor, how: Format) -> Claim | None:
     """The claim on one tensor by the deepest site that it lies in; None where it lies in no attention that turns."""
     family = reading.family
-    for number, site in sorted(enumerate(family.sites), key=lambda entry: -len(entry[1].module + entry[1].within)):
+    for number, site in family.deepest_first:
         layer, found, rest = f".{tensor.name}".rpartition(f".{site.module}.")
         if not found or (site.within and site.within not in layer.split(".")):
             continue
@@ -123,8 +123,7 @@ def _claim(checkpoint: Checkpoint, reading: Reading, shard: Shard, tensor: Tenso
 
 def _check_no_attention(family: Family, tensor: Tensor) -> None:
     """Refuse a tensor of an attention that the row knows nothing of: what it feeds is not known."""
-    own = {word for site in family.sites for word in site.module.split(".")}
-    other = ATTENTION_MODULES - own - set(family.still)
+    other = ATTENTION_MODULES - family.attention_words
     found = next((word for word in tensor.name.split(".")[:-1] if word in other), None)
     if found is not None:
         raise UnclaimedTensorError(

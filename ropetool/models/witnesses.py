@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from ropetool.checkpoint.folder import Checkpoint, read_config
 from ropetool.checkpoint.foreign import Format
-from ropetool.families.doubt import ask_weights
 from ropetool.families.joined import UNKNOWN
 from ropetool.families.reading import Evidence, Reading
 from ropetool.models.understand import understand
@@ -59,6 +58,8 @@ def by_weights(
         return ()
     if form is not None:
         return (Evidence("weights", UNKNOWN, f"not asked: the tensors have {form.title}"),)
+    from ropetool.families.doubt import ask_weights
+
     nothing = Evidence("weights", UNKNOWN, "there are no safetensors weights to look at")
     return ask_weights(checkpoint, reading) or (nothing,)
 

@@ -61,7 +61,7 @@ def pair_of_row(rope_dim: int, pairing: Pairing) -> np.ndarray[Any, np.dtype[np.
 def _curves(rope_dim: int, pairing: Pairing) -> Floats:
     """The projection of R rows, less their mean, to parabolas in the index of the pair: shape [R, R]."""
     at = (pair_of_row(rope_dim, pairing) + 0.5) / (rope_dim // 2) * 2 - 1
-    basis, _ = np.linalg.qr(np.polynomial.legendre.legvander(at, DEGREE))
+    basis, _ = np.linalg.qr(np.vander(at, DEGREE + 1, increasing=True))
     projection: Floats = basis[:, 1:] @ basis[:, 1:].T
     return projection
 

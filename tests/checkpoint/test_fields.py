@@ -11,9 +11,10 @@ from safetensors.torch import load_file, save_file
 
 from ropetool.checkpoint import compare, fields
 from ropetool.checkpoint.compare import first_wrong_row
-from ropetool.checkpoint.fields import ROWS, Axis, Lay, patch_values
+from ropetool.checkpoint.fields import ROWS, Axis, Lay
 from ropetool.checkpoint.shards import Shard, read_shard, read_tensor
 from ropetool.rope.pairing import Head, Keep, Pairing, index_map
+from tests.moving import patched
 from tests.quantised import cut_words, fill_words
 from tests.tiny import raw_tensors
 
@@ -58,7 +59,7 @@ def buffer_bytes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 def test_columns_of_any_dtype(dtype: torch.dtype, tmp_path: Path) -> None:
     elements = torch.randint(0, 256, (LINES, ROWS_ * dtype.itemsize), dtype=torch.uint8)
     shard, before = written(tmp_path / "t", elements.view(dtype)), written(tmp_path / "b", elements.view(dtype))
-    patch_values(shard.path, shard.tensors["t"], INDEX, Lay(Axis.LAST))
+    patched(shard.path, shard.tensors["t"], INDEX, Lay(Axis.LAST))
     got = load_file(shard.path)["t"].view(torch.uint8).reshape(LINES, ROWS_, -1)
     assert torch.equal(got, elements.reshape(LINES, ROWS_, -1)[:, INDEX])
     ends = (before, before.tensors["t"], shard, shard.tensors["t"], INDEX)
@@ -71,13 +72,13 @@ def test_columns_of_any_dtype(dtype: torch.dtype, tmp_path: Path) -> None:
 def test_packed_values_are_permuted_and_nothing_else_changes(bits: int, axis: Axis, tmp_path: Path) -> None:
     tensor, lay = packed(bits, axis)
     shard, before = written(tmp_path / "t", tensor), written(tmp_path / "b", tensor)
-    patch_values(shard.path, shard.tensors["t"], INDEX, lay)
+    patched(shard.path, shard.tensors["t"], INDEX, lay)
     after = load_file(shard.path)
     assert torch.equal(values_of(after["t"], lay), random_values(bits)[:, INDEX])
     assert not torch.equal(after["t"], tensor)
     assert all(torch.equal(after[name], load_file(before.path)[name]) for name in "az")
     assert first_wrong_row(before, before.tensors["t"], shard, shard.tensors["t"], INDEX, lay) is None
-    patch_values(shard.path, shard.tensors["t"], np.argsort(INDEX), lay)
+    patched(shard.path, shard.tensors["t"], np.argsort(INDEX), lay)
     assert shard.path.read_bytes() == before.path.read_bytes()
 
 

@@ -16,9 +16,11 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
 from ropetool.checkpoint import shards
-from ropetool.checkpoint.shards import Tensor, copy_file, output_error, patch_rows, read_shard, write_tensor
+from ropetool.checkpoint.pieces import Step, cut
+from ropetool.checkpoint.shards import Tensor, output_error, read_shard, write_tensor
 from ropetool.errors import NoSpaceError, OutputError, ShapeError, ShardError
-from ropetool.rope.pairing import Head, Keep, Pairing, closed_blocks, index_map
+from ropetool.rope.pairing import Head, Keep, Pairing, index_map
+from tests.moving import patched
 from tests.tiny import raw_tensors
 
 MOST_SECONDS = 1.0
@@ -173,7 +175,7 @@ def test_patching_is_the_permutation_that_torch_makes(dtype, tail: tuple[int, ..
     file = tmp_path / "a.safetensors"
     save_file({"first": others["first"], "q": before, "zlast": others["zlast"]}, file, metadata={"format": "pt"})
     header, _, _ = raw_tensors(file)
-    patch_rows(file, read_shard(file).tensors["q"], index, list(closed_blocks(index)))
+    patched(file, read_shard(file).tensors["q"], index)
     after = load_file(file)
     as_bytes = before.view(torch.uint8).reshape(len(index), -1)
     assert bytes_of(after["q"]) == bytes_of(as_bytes[torch.from_numpy(index)])
@@ -189,12 +191,12 @@ def test_the_size_of_the_buffer_does_not_matter(buffer_bytes: int, tmp_path: Pat
     before = torch.arange(len(index) * 6, dtype=torch.float32).reshape(-1, 6)
     file = tmp_path / "a.safetensors"
     save_file({"q": before}, file)
-    patch_rows(file, read_shard(file).tensors["q"], index, list(closed_blocks(index)))
+    patched(file, read_shard(file).tensors["q"], index)
     assert torch.equal(load_file(file)["q"], before[torch.from_numpy(index)])
 
 
 def test_nothing_to_move_writes_nothing(tmp_path: Path) -> None:
-    patch_rows(tmp_path / "not there", Tensor("q", "F32", (4,), 0, 16), np.arange(4), [])
+    assert list(cut(Step("shard", Tensor("q", "F32", (4,), 0, 16), np.arange(4)), [])) == []
 
 
 def test_a_norm_stored_by_head_is_rows_of_all_heads() -> None:
@@ -224,7 +226,7 @@ def test_a_file_that_shrinks_while_it_is_read(tmp_path: Path) -> None:
     os.truncate(file, tensor.start + 40)
     index = index_map([Head(8, 0, 8)], Pairing.HALF, Pairing.INTERLEAVED)
     with pytest.raises(ShardError, match="ended 72 bytes early"):
-        patch_rows(file, tensor, index, list(closed_blocks(index)))
+        patched(file, tensor, index)
 
 
 def test_write_tensor_writes_that_tensor_only(tmp_path: Path) -> None:
@@ -235,39 +237,7 @@ def test_write_tensor_writes_that_tensor_only(tmp_path: Path) -> None:
     assert load_file(file)["b"].sum() == 4
 
 
-# --- copying --------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("in_kernel", [True, False])
-@pytest.mark.parametrize("size", [0, 1, 5_000_000])
-def test_a_copy_is_the_same_bytes_and_is_counted(size: int, in_kernel: bool, tmp_path: Path, monkeypatch) -> None:
-    if not in_kernel:
-        monkeypatch.delattr(os, "copy_file_range")
-    source, target, counted = tmp_path / "a", tmp_path / "b", []
-    source.write_bytes(random.Random(1).randbytes(size))
-    source.chmod(0o440)
-    copy_file(source, target, counted.append)
-    assert target.read_bytes() == source.read_bytes()
-    assert sum(counted) == size
-    assert target.stat().st_mode & 0o777 == 0o640, "a copy of a read-only file can be patched"
-
-
-def test_a_kernel_that_cannot_copy_across_devices_falls_back(tmp_path: Path, monkeypatch) -> None:
-    def refuse(*arguments: object) -> int:
-        raise OSError(18, "Invalid cross-device link")
-
-    monkeypatch.setattr(os, "copy_file_range", refuse)
-    (tmp_path / "a").write_bytes(b"content")
-    copy_file(tmp_path / "a", tmp_path / "b")
-    assert (tmp_path / "b").read_bytes() == b"content"
-
-
-def test_a_copy_never_overwrites(tmp_path: Path) -> None:
-    (tmp_path / "a").write_bytes(b"new")
-    (tmp_path / "b").write_bytes(b"old")
-    with pytest.raises(FileExistsError):
-        copy_file(tmp_path / "a", tmp_path / "b")
-    assert (tmp_path / "b").read_bytes() == b"old"
+# --- errors -----------------------------------------------------------------------------------------------------------
 
 
 def test_what_a_failed_write_is_called() -> None:

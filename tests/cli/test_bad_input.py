@@ -306,7 +306,7 @@ def test_a_read_only_place_to_write_is_named(own, run, tmp_path: Path, monkeypat
         raise OSError(30, "Read-only file system")
 
     source = own("llama")
-    monkeypatch.setattr("tempfile.mkdtemp", refuse)
+    monkeypatch.setattr("ropetool.checkpoint.staging._make", refuse)
     done = run("convert", source, tmp_path / "out", *TO)
     assert done.code == 2
     assert "Read-only file system" in done.err
@@ -334,7 +334,7 @@ def test_a_shard_that_cannot_be_read_is_named(own, run, tmp_path: Path, monkeypa
 @pytest.mark.parametrize(
     ("raised", "code"), [(KeyboardInterrupt, 130), (app.Terminated, 143)], ids=["Ctrl-C", "SIGTERM"]
 )
-@pytest.mark.parametrize("where", ["patch_rows", "copy_file", "copy_side_files", "check_space"])
+@pytest.mark.parametrize("where", ["move", "copied", "copy_side_files", "check_space"])
 def test_interrupted_at_any_step(raised, code: int, where: str, own, run, tmp_path: Path, monkeypatch) -> None:
     source = own("llama")
     before, around = snapshot(source), listing(tmp_path)
