@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ropetool.checkpoint.config import BLOCKS, MARKER, count, marker, text_config
-from ropetool.checkpoint.shards import read_json_file
+from ropetool.checkpoint.strangers import read_json_file
 from ropetool.errors import ConfigConflictError, ConfigError, RopetoolError, TwinError
 from ropetool.families.geometry import CLASS_DEFAULT, SHARE
 from ropetool.families.lengths import TOKENIZER_CONFIG
