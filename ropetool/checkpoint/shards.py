@@ -14,6 +14,7 @@ import os
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -23,8 +24,9 @@ from ropetool.checkpoint.headers import Remote, held
 from ropetool.checkpoint.strangers import Limits, Pairs, open_regular, parse_json, unique
 from ropetool.errors import NoSpaceError, OutputError, ShapeError, ShardError
 
-# The safetensors library takes 100 MB. This has room for 100,000 tensors in one file, and is read in half a second.
-OF_HEADER = Limits(16 << 20, 1_000_000)
+# The safetensors library takes 100 MB. This has room for 90,000 tensors in one file, and is read in a second.
+OF_HEADER = Limits(16 << 20, 1_100_000)
+LARGEST_PRODUCT = 1 << 128
 BUFFER_BYTES = 8 << 20
 
 DTYPE_BITS: Mapping[str, int] = {
@@ -119,7 +121,7 @@ def _header(path: Path, remote: Remote | None) -> tuple[dict[str, Any], int, int
             raise _reject(path, f"its header claims {header_bytes:,} bytes, and at most {limit:,} are possible")
         raw = file.read(header_bytes)
     if not raw.startswith(b"{"):
-        raise _reject(path, "its header cannot be read as JSON: it does not begin with {")
+        raise _reject(path, "its header cannot be read as JSON (it does not begin with an object)")
     try:
         header = parse_json(raw, OF_HEADER, _entry)
     except ValueError as error:
@@ -141,7 +143,7 @@ def _entry(pairs: Pairs) -> dict[str, Any] | tuple[str, tuple[int, ...], int, in
 
 
 def _are_counts(value: Any) -> TypeGuard[list[int]]:
-    return isinstance(value, list) and all(type(entry) is int and entry >= 0 for entry in value)
+    return isinstance(value, list) and {*map(type, value)} <= {int} and min(value, default=0) >= 0
 
 
 def _tensor(path: Path, name: str, entry: Any, data_start: int) -> Tensor:
@@ -151,7 +153,7 @@ def _tensor(path: Path, name: str, entry: Any, data_start: int) -> Tensor:
     if not isinstance(entry, tuple):
         raise _unsound(path, name, entry)
     dtype, shape, begin, end = entry
-    needed_bits = math.prod(shape) * DTYPE_BITS[dtype]
+    needed_bits = _elements(path, name, shape) * DTYPE_BITS[dtype]
     if needed_bits != (end - begin) * 8:
         raise _reject(
             path,
@@ -160,6 +162,16 @@ def _tensor(path: Path, name: str, entry: Any, data_start: int) -> Tensor:
             tensor=name,
         )
     return Tensor(name, dtype, shape, data_start + begin, data_start + end)
+
+
+def _elements(path: Path, name: str, shape: tuple[int, ...]) -> int:
+    """The product of a shape, which a stranger may have made too large to be computed."""
+    product = 1 if all(shape) else 0
+    for size in shape:
+        product *= size
+        if product > LARGEST_PRODUCT:
+            raise _reject(path, f"the shape of {name}, {list(shape)!r}, is larger than any file", tensor=name)
+    return product
 
 
 def _unsound(path: Path, name: str, entry: Any) -> ShardError:
@@ -195,7 +207,7 @@ def read_shard(path: Path) -> Shard:
     metadata = _metadata(path, header.pop("__metadata__", None))
     tensors = {name: _tensor(path, name, entry, data_start) for name, entry in header.items()}
     position = data_start
-    for tensor in sorted(tensors.values(), key=lambda t: (t.start, t.stop)):
+    for tensor in sorted(tensors.values(), key=attrgetter("start", "stop")):
         if tensor.start != position:
             what = "overlaps the tensor before it" if tensor.start < position else "leaves a hole before it"
             raise _reject(path, f"{tensor.name} {what} (it starts at byte {tensor.start:,})", tensor=tensor.name)

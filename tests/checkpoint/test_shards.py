@@ -43,7 +43,7 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
     "no JSON": (raw(b"{nonsense"), "cannot be read as JSON"),
     "an empty header": (raw(b""), "cannot be read as JSON"),
     "not UTF-8": (raw(b'{"\xff\xfe": 1}'), "cannot be read as JSON"),
-    "a list": (raw([1, 2]), "not a JSON object"),
+    "a list": (raw([1, 2]), "does not begin with an object"),
     "deep nesting": (raw(b'{"a":' * 60_000), "cannot be read as JSON"),
     "a key twice": (raw(b'{"a": {"dtype":"F32","shape":[1],"data_offsets":[0,4]}, "a": {"dtype":"F32","shape":[1],'
                         b'"data_offsets":[0,4]}}', b"1234"), "'a' appears twice"),

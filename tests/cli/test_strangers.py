@@ -1,0 +1,54 @@
+"""What strangers send: refused in one sentence, at once, with little memory, and never waited for."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.hostile import CONFIGS, HEADERS, PLACES, Spoil
+from tests.measured import Run, measured
+
+# Beyond what the same command takes for a sound checkpoint. An index may have a million entries.
+MOST_SECONDS = {"header": 1.0, "config": 1.0, "place": 6.0}
+MOST_MB = {"header": 200, "config": 250, "place": 900}
+TABLES = {"header": HEADERS, "config": CONFIGS, "place": PLACES}
+ROWS = [(table, name) for table, rows in TABLES.items() for name in rows]
+
+
+@pytest.fixture(scope="module")
+def runs(checkpoint, tmp_path_factory) -> dict[tuple[str, str], Run]:
+    """``inspect`` of a sound checkpoint, and of each hostile one."""
+    place = tmp_path_factory.mktemp("hostile")
+    sources = {("sound", ""): shutil.copytree(checkpoint("llama"), place / "sound")}
+    for at, (table, name) in enumerate(ROWS):
+        sources[table, name] = _hostile(checkpoint("llama"), place / str(at) / "c", TABLES[table][name][0])
+    found = dict(zip(sources, measured(["inspect", path] for path in sources.values()), strict=True))
+    shutil.rmtree(place)
+    return found
+
+
+def _hostile(sound: Path, directory: Path, spoil: Spoil) -> Path:
+    shutil.copytree(sound, directory)
+    spoil(directory)
+    return directory
+
+
+@pytest.mark.parametrize(("table", "name"), ROWS, ids=lambda part: str(part))
+def test_one_sentence_at_once(table: str, name: str, runs) -> None:
+    run, said = runs[table, name], TABLES[table][name][1]
+    assert (run.code, run.out) == (2, ""), run
+    assert run.err.startswith("error: ")
+    assert run.err.count("\n") == 1
+    assert run.err.rstrip("\n").isprintable()
+    assert said in run.err
+    assert len(run.err) < 2500
+    assert "fault of ropetool" not in run.err
+    assert run.cpu_seconds - runs["sound", ""].cpu_seconds < MOST_SECONDS[table]
+    assert run.peak_mb < MOST_MB[table]
+
+
+def test_a_sound_one_is_read(runs) -> None:
+    assert (runs["sound", ""].code, runs["sound", ""].err) == (0, "")
+    assert runs["sound", ""].peak_mb < MOST_MB["header"]
