@@ -18,6 +18,8 @@ from ropetool.errors import ConfigConflictError, ConfigError
 ALL_LAYERS = "all"
 MARKER = "ropetool"
 LARGEST_NUMBER = 1e18
+MOST_LAYERS = 10_000
+LAYER_KEYS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
 BLOCKS = ("rope_parameters", "rope_scaling")
 # Keys that one style keeps inside the block and the other at the top level.
 SHARED_KEYS = ("rope_theta", "partial_rotary_factor", "original_max_position_embeddings")
@@ -65,6 +67,14 @@ def count(config: Mapping[str, Any], key: str) -> int | None:
     if not isinstance(value, int) or value > 1 << 40:
         raise ConfigError(f"{key} is {value!r}; it must be a whole number of a sane size", key=key, value=value)
     return value
+
+
+def check_layers(config: Mapping[str, Any]) -> None:
+    """Raise `ConfigError` for a number of layers that no model has: lists of that length are made."""
+    for key in LAYER_KEYS:
+        layers = count(config, key)
+        if layers is not None and layers > MOST_LAYERS:
+            raise ConfigError(f"{key} is {layers}; no model has more than {MOST_LAYERS}", key=key)
 
 
 def text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:

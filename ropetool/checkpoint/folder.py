@@ -16,7 +16,7 @@ from ropetool.checkpoint.foreign import format_without_config
 from ropetool.checkpoint.guard import is_guarded, unguarded
 from ropetool.checkpoint.headers import held
 from ropetool.checkpoint.shards import Shard, Tensor, copy_file, output_error, read_shard
-from ropetool.checkpoint.strangers import OF_INDEX, own_file, read_json_file
+from ropetool.checkpoint.strangers import OF_INDEX, is_file_name, own_file, read_json_file
 from ropetool.errors import (
     CheckpointError,
     IndexFileError,
@@ -176,7 +176,7 @@ def sharded_checkpoint(
         raise IndexFileError(f"{index.name} has no weight_map", file=str(index))
     shards: dict[str, Shard] = {}
     for name in weight_map.values():
-        if not isinstance(name, str) or PurePosixPath(name).name != name or "\\" in name:
+        if not isinstance(name, str) or not is_file_name(name):
             raise IndexFileError(f"{index.name} names the shard {name!r}, which is not a file name", file=str(index))
     for name in dict.fromkeys(weight_map.values()):
         if not (directory / name).is_file():

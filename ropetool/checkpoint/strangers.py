@@ -90,6 +90,11 @@ def own_file(path: Path, directory: Path | None = None) -> Path:
     return path
 
 
+def is_file_name(name: str) -> bool:
+    """Whether ``name`` is that of a file in a directory, and no path out of it on any system."""
+    return name.isprintable() and name not in ("", ".", "..") and not {"/", "\\"} & set(name)
+
+
 def unique(pairs: Pairs) -> dict[str, Any]:
     """A JSON object; raises `ValueError` for a key that appears twice."""
     entries = dict(pairs)
