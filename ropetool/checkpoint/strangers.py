@@ -24,6 +24,7 @@ from ropetool.errors import CheckpointError, ConfigError
 # Deeper than any config: what reads, compares and writes it may recurse.
 MOST_DEPTH = 64
 MOST_DIGITS = 400
+MOST_NAME_BYTES = 255
 _LONE_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 _KINDS = (
     (stat.S_ISDIR, "a directory"),
@@ -92,7 +93,7 @@ def own_file(path: Path, directory: Path | None = None) -> Path:
 
 def is_file_name(name: str) -> bool:
     """Whether ``name`` is that of a file in a directory, and no path out of it on any system."""
-    return name.isprintable() and name not in ("", ".", "..") and not {"/", "\\"} & set(name)
+    return name.isprintable() and len(name.encode()) <= MOST_NAME_BYTES and name not in ("", ".", "..") and not {"/", "\\"} & set(name)
 
 
 def unique(pairs: Pairs) -> dict[str, Any]:
