@@ -19,6 +19,7 @@ ALL_LAYERS = "all"
 MARKER = "ropetool"
 LARGEST_NUMBER = 1e18
 MOST_LAYERS = 10_000
+LAYER_LISTS = ("layer_types", "layers_block_type")
 LAYER_KEYS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
 BLOCKS = ("rope_parameters", "rope_scaling")
 # Keys that one style keeps inside the block and the other at the top level.
@@ -70,11 +71,15 @@ def count(config: Mapping[str, Any], key: str) -> int | None:
 
 
 def check_layers(config: Mapping[str, Any]) -> None:
-    """Raise `ConfigError` for a number of layers that no model has: lists of that length are made."""
+    """Raise `ConfigError` for a number of layers that no model has, as lists of that length are made, or no names."""
     for key in LAYER_KEYS:
         layers = count(config, key)
         if layers is not None and layers > MOST_LAYERS:
             raise ConfigError(f"{key} is {layers}; no model has more than {MOST_LAYERS}", key=key)
+    for key in LAYER_LISTS:
+        types = config.get(key)
+        if types is not None and not (isinstance(types, list) and all(isinstance(kind, str) for kind in types)):
+            raise ConfigError(f"{key} is {types!r}; it must be a list of names, one for each layer", key=key)
 
 
 def text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -93,7 +93,8 @@ def own_file(path: Path, directory: Path | None = None) -> Path:
 
 def is_file_name(name: str) -> bool:
     """Whether ``name`` is that of a file in a directory, and no path out of it on any system."""
-    return name.isprintable() and len(name.encode()) <= MOST_NAME_BYTES and name not in ("", ".", "..") and not {"/", "\\"} & set(name)
+    fits = name.isprintable() and len(name.encode()) <= MOST_NAME_BYTES
+    return fits and name not in ("", ".", "..") and not {"/", "\\"} & set(name)
 
 
 def unique(pairs: Pairs) -> dict[str, Any]:
