@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import tiny
 from tests.hostile import CONFIGS, HEADERS, PLACES, TYPES, Spoil
 from tests.measured import Run, measured
 
@@ -62,3 +63,19 @@ def test_one_sentence_at_once(table: str, name: str, runs) -> None:
 def test_a_sound_one_is_read(runs) -> None:
     assert (runs["sound", ""].code, runs["sound", ""].err) == (0, "")
     assert runs["sound", ""].peak_mb < MOST_MB["header"]
+
+
+@pytest.mark.parametrize("command", ["diff", "inspect", "doctor"])
+def test_no_name_or_value_is_a_command_to_the_terminal(command: str, own, run, tmp_path: Path) -> None:
+    red, title = "\x1b[31m", "\x1b]0;title\x07"
+    source = own("llama")
+    other = Path(shutil.copytree(source, tmp_path / "other"))
+    tiny.edit_json(source / "config.json", **{f"key{red}": f"value{title}", "auto_map": {"AutoModel": f"x{red}.Y"}})
+    (source / f"adapter{red}").mkdir()
+    (source / f"adapter{red}" / "adapter_config.json").write_text("{}", encoding="utf-8")
+    sides = (source, other) if command == "diff" else (source, "--engine", "ctranslate2")
+    done = run(command, *(sides if command != "inspect" else sides[:1]))
+    assert done.code in (0, 1)
+    assert all(line.isprintable() for line in (done.out + done.err).split("\n"))
+    if command == "diff":
+        assert "key\\x1b[31m" in done.out
