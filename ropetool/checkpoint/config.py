@@ -240,6 +240,12 @@ def earlier_extension(config: Mapping[str, Any]) -> Mapping[str, Any]:
     for key, kind in (("method", str), ("settings", dict), ("undo", dict), ("added", list), ("files", dict)):
         if not isinstance(extension.get(key), (kind, type(None))):
             raise ConfigError(f"the marker's extension.{key} is {extension[key]!r}; it was damaged", key=MARKER)
+    for file, keys in (extension.get("files") or {}).items():
+        if not isinstance(keys, dict):
+            raise ConfigError(f"the marker's extension.files.{file} is {keys!r}; it was damaged", key=MARKER)
+    for key in extension.get("added") or ():
+        if not isinstance(key, str):
+            raise ConfigError(f"the marker's extension.added holds {key!r}; it was damaged", key=MARKER)
     return extension
 
 
