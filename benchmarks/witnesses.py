@@ -30,13 +30,16 @@ from ropetool import convert, detect
 from ropetool.checkpoint.bundled import CHECKPOINT, TEXT, bundled
 from ropetool.checkpoint.folder import open_checkpoint
 from ropetool.families.attention_rows import LayerRows, sampled_rows
+from ropetool.families.plan import claims
 from ropetool.families.reading import read_model
-from ropetool.rope.pairing import Head, Pairing, index_map
+from ropetool.rope.pairing import Head, Pairing, index_map, rows_of
 from ropetool.rope.signs import measures_of_layer, signs_of
 
 ROOT = Path(__file__).resolve().parents[1]
 SEED = 20261130
-WITNESSES = ("family", "code", "weights", "text")
+WITNESSES = ("class", "code", "weights", "text")
+# The class's own word, or that of a key that it obeys.
+CLASS = {"family": "class", "config": "class"}
 BOUNDS = (0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 7.0, float("inf"))
 Weights = dict[str, torch.Tensor]
 
@@ -75,15 +78,19 @@ def shuffled(model: Path) -> Weights:
     """The weights with the rotated rows of every head in one random order, the same for q and k."""
     checkpoint = open_checkpoint(model)
     reading = read_model(checkpoint.config)
-    plan = convert.plan_conversion(checkpoint, reading, reading.class_pairing, reading.class_pairing.other)
     weights, generator = weights_of(model), torch.Generator().manual_seed(SEED)
     orders: dict[int, torch.Tensor] = {}
-    for move in plan.moves:
-        tensor = weights[move.tensor.name]
-        for start, stop in move.permutation.blocks:
-            if stop - start not in orders:
-                orders[stop - start] = torch.randperm(stop - start, generator=generator)
-            tensor[start:stop] = tensor[start:stop][orders[stop - start]]
+    for claim in claims(checkpoint, reading):
+        spans, at = claim.geometry.spans(claim.moved.rows) if claim.moved else (), 0
+        tensor = weights[claim.tensor.name]
+        rows_RM = tensor.view(rows_of(spans), -1) if spans else tensor
+        for span in spans:
+            if isinstance(span, Head):
+                rows = slice(at + span.rope_start, at + span.rope_start + span.rope_dim)
+                if span.rope_dim not in orders:
+                    orders[span.rope_dim] = torch.randperm(span.rope_dim, generator=generator)
+                rows_RM[rows] = rows_RM[rows][orders[span.rope_dim]]
+            at += span.rows
     return weights
 
 
@@ -95,7 +102,7 @@ def confusion(models: list[Path], text: str) -> Counter[tuple[str, str, str]]:
         with tempfile.TemporaryDirectory() as place:
             for name, true, path in copies(model, Path(place)):
                 found = detect.inspect(path, code=True, weights=True, text=text)
-                said = {witness.source: witness for witness in found.evidence}
+                said = {CLASS.get(witness.source, witness.source): witness for witness in found.evidence}
                 cells = [_cell(said, source) for source in WITNESSES]
                 print(f"| {model.name} | {name} | {' | '.join(cells)} | {found.pairing} |", flush=True)
                 for source in WITNESSES:
@@ -116,7 +123,7 @@ def single_signs(model: Path) -> Iterator[float]:
     checkpoint = open_checkpoint(model)
     reading = read_model(checkpoint.config)
     true = reading.class_pairing
-    for rows in sampled_rows(checkpoint, reading):
+    for rows in sampled_rows(checkpoint, reading).layers:
         if rows.q is None or rows.k is None:
             continue
         rope_dim = rows.q.shape[1]

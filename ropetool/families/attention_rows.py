@@ -6,26 +6,28 @@ Shapes: H heads, G key-value heads, R rotated rows of a head, M inputs.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
 import numpy as np
 
-from ropetool.checkpoint.floats import NUMPY_DTYPES, decode_floats
+from ropetool.checkpoint.floats import FLOAT8_DTYPES, NUMPY_DTYPES, decode_float8, decode_floats
 from ropetool.checkpoint.folder import Checkpoint
-from ropetool.checkpoint.shards import read_exactly
+from ropetool.checkpoint.shards import DTYPE_BITS, Shard, Tensor, read_exactly
+from ropetool.errors import ShapeError
 from ropetool.families.family import ROTARY
 from ropetool.families.geometry import Each, Geometry, Part, Rows
 from ropetool.families.plan import Claim, claims
 from ropetool.families.reading import Reading
 from ropetool.rope.pairing import Head
 
-Floats = np.ndarray[Any, np.dtype[np.float64]]
+Floats = np.ndarray[Any, np.dtype[Any]]
+Reader = Callable[[Shard, Tensor], np.ndarray[Any, Any]]
 READABLE = frozenset(NUMPY_DTYPES) | {"BF16"}
-# Of an 8-billion-parameter Llama this reads 84 MB: two groups of heads of each layer. More tells no more.
-LAYERS = 8
+# Of each layer at least two neighbouring groups of heads are read, and of all layers so many as this allows: of an
+# 8-billion-parameter Llama 9, of a small model all.
 GROUPS = 2
 BUDGET_BYTES = 96 << 20
 
@@ -50,17 +52,29 @@ class _Heads:
     rows: int
 
 
-def sampled_rows(checkpoint: Checkpoint, reading: Reading) -> Iterator[LayerRows]:
-    """The rotated rows of up to `LAYERS` layers, evenly spread, and of some heads of each where they are large.
+@dataclass(frozen=True)
+class Sample:
+    """The layers that are read, of ``rotating`` that there are."""
 
-    Layers without rotation are left out, and tensors whose values are packed or of 8 bits. Raises as `claims` does.
+    layers: Iterator[LayerRows]
+    rotating: int
+
+
+def sampled_rows(checkpoint: Checkpoint, reading: Reading, read: Reader | None = None) -> Sample:
+    """The rotated rows of layers, evenly spread, and of some heads of each: see `BUDGET_BYTES`.
+
+    Layers without rotation are left out, and tensors whose values are packed or integers. ``read`` gives a tensor that
+    lies in no file yet. Raises as `claims` does.
     """
     main = [claim for claim in claims(checkpoint, reading) if _tells(checkpoint, reading, claim)]
     layers = [(layer, [*found]) for layer, found in groupby(sorted(main, key=_depth), lambda claim: claim.layer)]
     layers = [(layer, found) for layer, found in layers if any(claim.moved.feeds for claim in found if claim.moved)]
-    chosen = np.unique(np.linspace(0, len(layers) - 1, min(LAYERS, len(layers))).round().astype(int))
-    for layer, found in (layers[index] for index in chosen):
-        yield _rows_of_layer(layer, found, BUDGET_BYTES // len(chosen))
+    least_bytes = max((_layer_bytes(found, 1) for _, found in layers), default=1)
+    most = max(1, min(len(layers), BUDGET_BYTES // max(least_bytes, 1)))
+    chosen = np.unique(np.linspace(0, len(layers) - 1, most).round().astype(int)) if layers else ()
+    budget = BUDGET_BYTES // max(len(chosen), 1)
+    rows = (_rows_of_layer(*layers[index], budget_bytes=budget, read=read) for index in chosen)
+    return Sample(rows, len(layers))
 
 
 def _tells(checkpoint: Checkpoint, reading: Reading, claim: Claim) -> bool:
@@ -70,7 +84,7 @@ def _tells(checkpoint: Checkpoint, reading: Reading, claim: Claim) -> bool:
         claim.moved is not None
         and claim.site == reading.family.sites[0]
         and checkpoint.weight_map[claim.tensor.name] is claim.shard
-        and claim.tensor.dtype in READABLE
+        and (claim.tensor.dtype in READABLE or claim.tensor.dtype in FLOAT8_DTYPES)
         and not (index.isdigit() and int(index) in reading.nope_layers)
     )
 
@@ -80,8 +94,8 @@ def _depth(claim: Claim) -> tuple[int, str]:
     return (int(index) if index.isdigit() else -1, claim.layer)
 
 
-def _rows_of_layer(layer: str, found: Sequence[Claim], budget_bytes: int) -> LayerRows:
-    weights: dict[str, list[Floats]] = {}
+def _rows_of_layer(layer: str, found: Sequence[Claim], *, budget_bytes: int, read: Reader | None) -> LayerRows:
+    weights: dict[str, Floats] = {}
     others: dict[str, Floats] = {}
     groups = _groups(found, budget_bytes)
     for claim in found:
@@ -89,16 +103,23 @@ def _rows_of_layer(layer: str, found: Sequence[Claim], budget_bytes: int) -> Lay
         if moved is None:
             continue
         heads = heads_of(claim.geometry, moved.rows, moved.feeds)
+        try:
+            size_bytes = claim.tensor.row_bytes(heads.rows)
+        except ShapeError:
+            if claim.companion.is_weight:
+                raise
+            continue  # a scale for each block of rows, and none of a row
+        single = size_bytes * 8 == DTYPE_BITS[claim.tensor.dtype]
         for part, starts in (("q", heads.q), ("k", heads.k)):
-            if len(claim.tensor.shape) > 1 and moved.feeds:
-                if starts:
-                    weights[part] = _read(claim, _sample(starts, claim.geometry, part, groups), heads)
-            elif starts:
-                name = f"{part} bias" if moved.feeds else moved.module
-                rows = np.stack(_read(claim, starts, heads))[..., 0]
-                others[name] = np.log(np.abs(rows) + 1e-12) if moved.feeds else rows
-    q, k = (np.stack(weights[part]) if part in weights else None for part in ("q", "k"))
-    return LayerRows(layer, q, k, others)
+            if not starts:
+                continue
+            if not single:
+                weights[part] = _read(claim, _sample(starts, claim.geometry, part, groups), heads, read)
+                continue
+            name = f"{part} {claim.companion.kind}" if moved.feeds else moved.module
+            rows = _read(claim, starts, heads, read)[..., 0].astype(np.float64)
+            others[name] = np.log(np.abs(rows) + 1e-12) if moved.feeds else rows
+    return LayerRows(layer, weights.get("q"), weights.get("k"), others)
 
 
 def heads_of(geometry: Geometry, rows: Sequence[Rows], feeds: str) -> _Heads:
@@ -134,33 +155,47 @@ def _turns(entry: Rows) -> bool:
     return entry in (ROTARY, Part.ROTARY_ONLY)
 
 
+def _layer_bytes(found: Sequence[Claim], groups: int) -> int:
+    """Bytes of so many groups of heads, and at least of `GROUPS`."""
+    kv_heads = found[0].geometry.kv_heads
+    return sum(claim.tensor.size_bytes for claim in found) * min(kv_heads, max(groups, GROUPS)) // kv_heads
+
+
 def _groups(found: Sequence[Claim], budget_bytes: int) -> int:
-    """How many key-value heads to read of a layer, with the q heads that share them."""
-    geometry = found[0].geometry
-    size = sum(claim.tensor.size_bytes for claim in found)
-    return max(min(GROUPS, geometry.kv_heads), geometry.kv_heads * budget_bytes // max(size, 1))
+    """How many key-value heads to read of a layer, with the q heads that share them: an even number, or all."""
+    kv_heads = found[0].geometry.kv_heads
+    fitting = kv_heads * budget_bytes // max(_layer_bytes(found, kv_heads), 1)
+    return kv_heads if fitting >= kv_heads else max(GROUPS, fitting // 2 * 2)
 
 
 def _sample(starts: Sequence[int], geometry: Geometry, part: str, groups: int) -> list[int]:
-    """The heads of ``groups`` key-value heads, evenly spread; all of a projection that has others."""
+    """The heads of ``groups`` neighbouring key-value heads in the middle; all of a projection that has others."""
     kv_heads = geometry.kv_heads
     if len(starts) != (kv_heads if part == "k" else geometry.heads) or groups >= kv_heads:
         return list(starts)
     per = len(starts) // kv_heads
-    chosen = np.unique(np.linspace(0, kv_heads - 1, groups).round().astype(int))
-    return [starts[group * per + member] for group in chosen for member in range(per)]
+    first = (kv_heads - groups) // 4 * 2
+    return list(starts[first * per : (first + groups) * per])
 
 
-def _read(claim: Claim, starts: Sequence[int], heads: _Heads) -> list[Floats]:
-    """The rotated rows of each head: shape [R, M], M being 1 for a tensor of one value for each row."""
-    tensor = claim.tensor
+def _read(claim: Claim, starts: Sequence[int], heads: _Heads, read: Reader | None) -> Floats:
+    """The rotated rows of each head: shape [H, R, M], M being 1 for a tensor of one value for each row."""
+    tensor, rope_dim = claim.tensor, heads.rope_dim
+    if read is not None:
+        whole = read(claim.shard, tensor).reshape(heads.rows, -1)
+        return np.stack([whole[start : start + rope_dim] for start in starts]).astype(np.float32)
     row_bytes = tensor.row_bytes(heads.rows)
     handle = os.open(claim.shard.path, os.O_RDONLY)
     try:
-        pieces = [
-            read_exactly(handle, heads.rope_dim * row_bytes, tensor.start + start * row_bytes) for start in starts
-        ]
+        pieces = (read_exactly(handle, rope_dim * row_bytes, tensor.start + start * row_bytes) for start in starts)
+        return np.stack([_numbers(piece, tensor.dtype).reshape(rope_dim, -1) for piece in pieces])
     finally:
         os.close(handle)
-    values = [decode_floats(piece, tensor.dtype) for piece in pieces]
-    return [value.reshape(heads.rope_dim, -1) for value in values if value is not None]
+
+
+def _numbers(raw: bytes, dtype: str) -> Floats:
+    """Values in float32: norms and angles need no more."""
+    values = decode_float8(raw, dtype) if dtype in FLOAT8_DTYPES else decode_floats(raw, dtype, np.float32)
+    if values is None:  # `_tells` lets none through
+        raise ShapeError(f"values of {dtype} are not read as numbers")
+    return values.astype(np.float32, copy=False)

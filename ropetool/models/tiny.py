@@ -251,9 +251,16 @@ def build_like(config: Any, kind: Any = None, seed: int = 0, sizes: Mapping[str,
         raise first or CannotBuild("nothing was tried")
 
 
+def _declares(kind: Any, key: str) -> bool:
+    """Whether a config class has the key as its own, and does not just keep it."""
+    return hasattr(kind, key) or key in inspect.signature(kind.__init__).parameters
+
+
 def _shrunk(config: Any, sizes_of: Mapping[str, Any]) -> dict[str, Any]:
     """The config's values with its sizes replaced, and its lists of one entry per layer cut to what is left."""
     values = {k: v for k, v in config.to_dict().items() if k not in ("model_type", "transformers_version", "dtype")}
+    if not _declares(type(config), "head_dim"):  # the class takes it from the other sizes, and has it twice otherwise
+        values.pop("head_dim", None)
     sizes = {k: v for k, v in sizes_of.items() if values.get(k) is not None}
     rotary = values.get("partial_rotary_factor") is not None or _is_partial(config)
     heads, head_dim = sizes_of["num_attention_heads"], sizes_of["head_dim"]

@@ -7,6 +7,10 @@ in the index of the pair, once for each layout, and the share of its variance th
 is the sign. Rows that know no frequency, as those of an untrained model, have a sign of 0 on average, and its variance
 is known exactly: that of a random rotation (see `sign_of`).
 
+The curves have one twin: half over a head is interleaved over each half of it. Which of the two it is, if the width of
+a head is not believed, is told by angles: the two rows of a pair are nearer to a right angle than a row and its pair's
+neighbour, and the same rows of two heads are not (see `right_angles`).
+
 Shapes: H heads, G key-value heads, R rotated rows of a head, M inputs.
 """
 
@@ -19,13 +23,16 @@ from typing import Any
 
 import numpy as np
 
-from ropetool.rope.layout import Pairing
+from ropetool.rope.pairing import Pairing, pairs
 
-Floats = np.ndarray[Any, np.dtype[np.float64]]
+Floats = np.ndarray[Any, np.dtype[Any]]
+Indices = np.ndarray[Any, np.dtype[np.int64]]
 
 # A parabola: more bends let the wrong layout follow what it should not (measured: benchmarks/witnesses.py).
 DEGREE = 2
 _TINY = 1e-12
+# Angles between rows are told well by a part of their inputs.
+MOST_INPUTS = 1024
 
 
 @dataclass(frozen=True)
@@ -105,17 +112,64 @@ def measures_of_layer(q_HRM: Floats | None, k_GRM: Floats | None) -> dict[str, F
     * ``qk``: the cosine between a row of q and the row of k that it meets, for heads that read the same inputs.
     """
     measures: dict[str, Floats] = {}
-    norms = {name: np.linalg.norm(rows, axis=-1) for name, rows in (("q", q_HRM), ("k", k_GRM)) if rows is not None}
+    norms = {name: lengths(rows) for name, rows in (("q", q_HRM), ("k", k_GRM)) if rows is not None}
     for name, norm in norms.items():
         measures[name] = np.log(norm + _TINY)
     if q_HRM is not None and k_GRM is not None and _meet(q_HRM, k_GRM):
-        group = len(q_HRM) // len(k_GRM)
-        k_HRM, norm_HR = np.repeat(k_GRM, group, axis=0), np.repeat(norms["k"], group, axis=0)
-        measures["qk"] = np.einsum("hrm,hrm->hr", q_HRM, k_HRM) / (norms["q"] * norm_HR + _TINY)
+        groups, rope_dim, inputs = k_GRM.shape
+        q_GHRM = q_HRM.reshape(groups, -1, rope_dim, inputs)
+        along = np.einsum("ghrm,grm->ghr", q_GHRM, k_GRM, dtype=np.float64).reshape(-1, rope_dim)
+        measures["qk"] = along / (norms["q"] * np.repeat(norms["k"], len(q_HRM) // groups, axis=0) + _TINY)
     return measures
+
+
+def lengths(rows_HRM: Floats) -> Floats:
+    """The norm of every row: shape [H, R]."""
+    squares: Floats = np.einsum("hrm,hrm->hr", rows_HRM, rows_HRM)
+    return np.sqrt(squares.astype(np.float64))
 
 
 def signs_of(measures: Mapping[str, Floats], rows: int | None = None) -> dict[str, Sign]:
     """The sign in each measure of its first ``rows`` rows (all, if not given), where it has any."""
     signs = {name: sign_of(values[:, :rows]) for name, values in measures.items()}
     return {name: sign for name, sign in signs.items() if sign is not None}
+
+
+@dataclass(frozen=True)
+class Angles:
+    """By how much the rows of pairs are nearer to each other than to those of the next pair: a sum, and its squares."""
+
+    total: float = 0.0
+    squares: float = 0.0
+
+    @property
+    def sigmas(self) -> float:
+        """The sum in standard deviations of rows without pairs; negative for pairs at right angles."""
+        return self.total / self.squares**0.5 if self.squares else 0.0
+
+    def __add__(self, other: Angles) -> Angles:
+        return Angles(self.total + other.total, self.squares + other.squares)
+
+
+def right_angles(rows_HRM: Floats, pairing: Pairing) -> Angles:
+    """How the angles within pairs differ from those with the next pair, over all heads."""
+    some_HRM = rows_HRM[..., :MOST_INPUTS]
+    norm_HR = lengths(some_HRM) + _TINY
+    found = np.array(list(pairs(rows_HRM.shape[1], pairing)))
+    first, second = found[:, 0], found[:, 1]
+
+    def cosines(a: Indices, b: Indices) -> Floats:
+        products: Floats = np.einsum("hpm,hpm->hp", some_HRM[:, a], some_HRM[:, b])
+        return np.abs(products / (norm_HR[:, a] * norm_HR[:, b]))
+
+    within, across = cosines(first, second), cosines(second[:-1], first[1:])
+    if pairing is Pairing.HALF:  # both rows of a pair are as far from the next one's
+        across = (across + cosines(first[:-1], second[1:])) / 2
+    apart = (within[:, 1:] + within[:, :-1]) / 2 - across
+    return Angles(float(apart.sum()), float((apart**2).sum()))
+
+
+def regrouped(rows_HRM: Floats, rope_dim: int) -> Floats | None:
+    """The same rows in heads of another width; None where they do not come out even."""
+    rows = rows_HRM.shape[0] * rows_HRM.shape[1]
+    return rows_HRM.reshape(-1, rope_dim, rows_HRM.shape[2]) if rows % rope_dim == 0 else None

@@ -20,7 +20,9 @@ FIXTURES = Path(__file__).resolve().parents[2] / "fixtures"
 TRAINED = {path.parent.name: path.parent for path in sorted(FIXTURES.glob("layouts/*/config.json"))}
 # Too small (two heads of 8 rows, a hundred steps; 16 rotated rows in two heads), or not clear enough once permuted.
 SILENT = {"llama-too-small": ("unknown", "unknown"), "gpt_neox-partial-64": ("unknown", "unknown"),
-          "helium-mha-16": ("interleaved", "unknown")}  # fmt: skip
+          "helium-mha-16": ("interleaved", "unknown"),
+          # Heads of their own keys, whose angles do not tell two of them from one of twice the size.
+          "llama-mha-16": ("half", "unknown"), "mistral-mha-32": ("half", "unknown")}  # fmt: skip
 
 
 def witness(directory):
@@ -59,18 +61,64 @@ def test_trained_models_are_told_in_both_layouts(name, tmp_path):
         assert (found.confidence is None) == (says == "unknown")
 
 
-@pytest.mark.parametrize("only", ["q_proj", "k_proj"])
-def test_one_of_q_and_k_permuted_is_mixed(only, tmp_path):
-    found = witness(permuted(bundled(CHECKPOINT), tmp_path / "half-done", only))
+@pytest.mark.parametrize(
+    ("name", "only"), [("llama-64", "q_proj"), ("ernie4_5-128", "k_proj"), ("olmo2-norm-64", "k_proj")]
+)
+def test_one_of_q_and_k_permuted_is_mixed(name, only, tmp_path):
+    found = witness(permuted(TRAINED[name], tmp_path / "half-done", only))
     assert found.says == "mixed"
     assert "only one of them was permuted" in found.detail
-    assert found.confidence is None
+    assert found.confidence > 0.95
 
 
 def test_layers_that_differ_are_mixed_and_named(tmp_path):
     found = witness(permuted(TRAINED["llama-64"], tmp_path / "one-layer", "layers.1."))
     assert found.says == "mixed"
     assert found.detail == "1 layer says half (model.layers.0), and 1 layer says interleaved (model.layers.1)"
+
+
+@pytest.mark.parametrize("name", TRAINED)
+@pytest.mark.parametrize("times", [2, 4, 0.5])
+def test_other_heads_of_the_same_width_are_not_taken_for_the_other_layout(name, times, tmp_path):
+    """Half over a head is interleaved over half of it, as curves go: then the angles have to tell, or nobody does."""
+    directory = Path(shutil.copytree(TRAINED[name], tmp_path / "heads"))
+    config = json.loads((directory / "config.json").read_text("utf-8"))
+    heads = {"num_attention_heads": config["num_attention_heads"], "num_key_value_heads": config["num_key_value_heads"]}
+    if any(count * times % 1 for count in heads.values()) or "deepseek" in name:
+        pytest.skip("there are no such heads")
+    wrong = {key: int(count * times) for key, count in heads.items()}
+    edit_json(directory / "config.json", **wrong, head_dim=int(config["head_dim"] / times))
+    assert witness(directory).says in ("unknown", pairing_of(directory).value)
+
+
+def test_rows_without_numbers_are_said(tmp_path):
+    directory = Path(shutil.copytree(bundled(CHECKPOINT), tmp_path / "zero"))
+    tensors = load_file(directory / "model.safetensors")
+    tensors["model.layers.1.self_attn.q_proj.weight"].zero_()
+    tensors["model.layers.0.self_attn.k_proj.weight"][3, 5] = float("nan")
+    save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
+    found = witness(directory)
+    assert found.says == "unknown"
+    assert "k of model.layers.0, q of model.layers.1" in found.detail
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
+def test_rows_of_8_bit_floats_with_scales_of_blocks_are_read(dtype, tmp_path):
+    """As DeepSeek-V3 and Qwen3 keep them: a scale for each block of 128 x 128."""
+    directory = Path(shutil.copytree(TRAINED["qwen3-norm-128"], tmp_path / "fp8"))
+    how = {"quant_method": "fp8", "weight_block_size": [128, 128]}
+    edit_json(directory / "config.json", quantization_config=how)
+    stored = {}
+    for key, tensor in load_file(directory / "model.safetensors").items():
+        stored[key] = tensor
+        if key.endswith("proj.weight"):
+            rows, columns = tensor.shape
+            blocks = tensor.float().reshape(rows // 128, 128, columns // 128, 128)
+            scale = blocks.abs().amax((1, 3)) / 400
+            stored[key] = (blocks / scale[:, None, :, None]).reshape(rows, columns).to(dtype)
+            stored[f"{key}_scale_inv"] = scale
+    save_file(stored, directory / "model.safetensors", metadata={"format": "pt"})
+    assert witness(directory).says == "half"
 
 
 def test_a_lost_share_is_not_taken_for_the_other_layout(tmp_path):

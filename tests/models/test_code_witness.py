@@ -21,6 +21,8 @@ from ropetool.models.code_witness import code_evidence
 from tests import tiny
 from tests.tiny import TINY, edit_json
 
+FIXTURES = Path(__file__).resolve().parents[2] / "fixtures"
+
 
 @pytest.mark.parametrize("name", TINY)
 def test_the_class_does_what_its_row_says(name: str, checkpoint: Callable[[str], Path]) -> None:
@@ -122,3 +124,11 @@ def test_a_class_that_cannot_be_built_says_unknown(own: Callable[[str], Path]) -
     assert result.evidence[-1].says == "unknown"
     assert "cannot be read by the probe" in result.evidence[-1].detail
     assert result.pairing == "half"
+
+
+@pytest.mark.parametrize("name", sorted(path.parent.name for path in FIXTURES.glob("layouts/*/config.json")))
+def test_the_class_is_never_held_to_differ_over_a_trained_checkpoint(name: str) -> None:
+    """Real configs, some with keys that their class keeps and does not read (head_dim of GPT-NeoX)."""
+    found = inspect(FIXTURES / "layouts" / name, code=True)
+    (said,) = (e for e in found.evidence if e.source == "code")
+    assert (said.says, said.figures["differs"]) == (found.pairing, [])
