@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 PIP_OLDEST := $(OLDEST)/bin/python -m pip install --quiet --disable-pip-version-check -c $(OLDEST)/pins.txt
 DEMO_OUT ?= demo-out
 
-.PHONY: demo style check test test-clients test-oldest clean
+.PHONY: demo style check test test-clients test-oldest fuzz clean
 
 # torch is named first and pinned, so that the CPU build is taken where there is one.
 $(VENV)/.user: pyproject.toml constraints.txt
@@ -60,6 +60,10 @@ test-clients: $(VENV)/.clients
 
 test-oldest: $(OLDEST)/.dev
 	$(OLDEST)/bin/python -m pytest -n auto --dist loadfile -m oldest --ignore tests/models/test_composites.py
+
+# The figures of a full run are in SECURITY.md.
+fuzz: $(VENV)/.dev
+	$(BIN)/python -m tests.fuzz --inputs 20000
 
 clean:
 	rm -rf $(VENV) $(OLDEST) $(DEMO_OUT) .pytest_cache .mypy_cache .ruff_cache .hypothesis dist build

@@ -45,12 +45,27 @@
         └── NoSpaceError
 
 A message says what is wrong, where, with the numbers, and what to do next. The same facts are in
-``fields``, which ``--json`` prints beside the message.
+``fields``, which ``--json`` prints beside the message. Names and values in it come from strangers' files: it is one
+line, of `MOST_CHARACTERS` at most, and holds nothing that a terminal would obey.
 """
 
 from __future__ import annotations
 
 from typing import Any
+
+MOST_CHARACTERS = 2000
+
+
+def printable(text: str) -> str:
+    """``text`` with what is no visible character written as an escape, so that no terminal takes it for a command."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+
+
+def _shortened(text: str) -> str:
+    half = MOST_CHARACTERS // 2
+    return text if len(text) <= MOST_CHARACTERS else f"{text[:half]} ... {text[-half:]}"
 
 
 class RopetoolError(Exception):
@@ -60,8 +75,8 @@ class RopetoolError(Exception):
     exit_code = 2
 
     def __init__(self, message: str, **fields: Any) -> None:
-        super().__init__(message)
-        self.message = message
+        self.message = printable(_shortened(message))
+        super().__init__(self.message)
         self.fields = fields
 
 

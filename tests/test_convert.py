@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -265,10 +266,12 @@ def test_of_a_tensor_in_two_shards_the_unmapped_copy_is_left_out(name: str, tmp_
 
 def test_symbolic_links_are_read_through_and_written_as_files(checkpoint, tmp_path: Path) -> None:
     """A Hub cache is a directory of links into blobs."""
-    linked = tmp_path / "linked"
-    linked.mkdir()
+    repo = tmp_path / "models--org--name"
+    linked = repo / "snapshots" / ("1" * 40)
+    linked.mkdir(parents=True)
+    shutil.copytree(checkpoint("llama"), repo / "blobs")
     for file in checkpoint("llama").iterdir():
-        (linked / file.name).symlink_to(file)
+        (linked / file.name).symlink_to(f"../../blobs/{file.name}")
     there = converted(linked, tmp_path / "there")
     assert not any(p.is_symlink() for p in there.iterdir())
     assert shard_digests(there) == shard_digests(converted(checkpoint("llama"), tmp_path / "plain"))

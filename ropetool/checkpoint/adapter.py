@@ -23,8 +23,8 @@ from ropetool.checkpoint.folder import (
     side_files,
     single_checkpoint,
 )
-from ropetool.checkpoint.shards import read_json_file
-from ropetool.errors import ConfigError, MissingFileError, UsageError
+from ropetool.checkpoint.strangers import own_file, read_json_file
+from ropetool.errors import CheckpointError, ConfigError, MissingFileError, UsageError
 
 ADAPTER_SINGLE = "adapter_model.safetensors"
 ADAPTER_PICKLE = "adapter_model.bin"
@@ -47,7 +47,7 @@ def open_adapter(directory: Path, *, with_weights: bool = True) -> Checkpoint:
     weights = directory / ADAPTER_SINGLE
     if not weights.is_file():
         raise MissingFileError(f"{directory} has {ADAPTER_CONFIG}, but no {ADAPTER_SINGLE}", path=str(weights))
-    return single_checkpoint(directory, read_json_file(directory / ADAPTER_CONFIG), weights)
+    return single_checkpoint(directory, read_json_file(directory / ADAPTER_CONFIG), own_file(weights))
 
 
 def adapter_side_files(adapter: Checkpoint) -> SideFiles:
@@ -105,6 +105,6 @@ def _named_base(config_file: Path) -> list[Path]:
     """The base that somebody's adapter names; a file that cannot be read names none, for it is not what was asked."""
     try:
         named = read_json_file(config_file).get(BASE_KEY)
-    except (ConfigError, OSError):
+    except (ConfigError, CheckpointError, OSError):
         return []
     return _directories(config_file.parent, named) if isinstance(named, str) and named else []

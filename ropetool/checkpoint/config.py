@@ -18,6 +18,9 @@ from ropetool.errors import ConfigConflictError, ConfigError
 ALL_LAYERS = "all"
 MARKER = "ropetool"
 LARGEST_NUMBER = 1e18
+MOST_LAYERS = 10_000
+LAYER_LISTS = ("layer_types", "layers_block_type")
+LAYER_KEYS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
 BLOCKS = ("rope_parameters", "rope_scaling")
 # Keys that one style keeps inside the block and the other at the top level.
 SHARED_KEYS = ("rope_theta", "partial_rotary_factor", "original_max_position_embeddings")
@@ -65,6 +68,18 @@ def count(config: Mapping[str, Any], key: str) -> int | None:
     if not isinstance(value, int) or value > 1 << 40:
         raise ConfigError(f"{key} is {value!r}; it must be a whole number of a sane size", key=key, value=value)
     return value
+
+
+def check_layers(config: Mapping[str, Any]) -> None:
+    """Raise `ConfigError` for a number of layers that no model has, as lists of that length are made, or no names."""
+    for key in LAYER_KEYS:
+        layers = count(config, key)
+        if layers is not None and layers > MOST_LAYERS:
+            raise ConfigError(f"{key} is {layers}; no model has more than {MOST_LAYERS}", key=key)
+    for key in LAYER_LISTS:
+        types = config.get(key)
+        if types is not None and not (isinstance(types, list) and all(isinstance(kind, str) for kind in types)):
+            raise ConfigError(f"{key} is {types!r}; it must be a list of names, one for each layer", key=key)
 
 
 def text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -225,6 +240,12 @@ def earlier_extension(config: Mapping[str, Any]) -> Mapping[str, Any]:
     for key, kind in (("method", str), ("settings", dict), ("undo", dict), ("added", list), ("files", dict)):
         if not isinstance(extension.get(key), (kind, type(None))):
             raise ConfigError(f"the marker's extension.{key} is {extension[key]!r}; it was damaged", key=MARKER)
+    for file, keys in (extension.get("files") or {}).items():
+        if not isinstance(keys, dict):
+            raise ConfigError(f"the marker's extension.files.{file} is {keys!r}; it was damaged", key=MARKER)
+    for key in extension.get("added") or ():
+        if not isinstance(key, str):
+            raise ConfigError(f"the marker's extension.added holds {key!r}; it was damaged", key=MARKER)
     return extension
 
 

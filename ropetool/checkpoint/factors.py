@@ -5,11 +5,11 @@ from __future__ import annotations
 import csv
 from pathlib import Path
 
-from ropetool.checkpoint.shards import read_json_file
+from ropetool.checkpoint.strangers import Limits, open_regular, read_named_json
 from ropetool.errors import ConfigError
 
 COLUMNS = ("short_factor", "long_factor")
-MOST_BYTES = 1 << 20
+LIMITS = Limits(1 << 20, 100_000)
 
 
 def read_factors(path: Path) -> dict[str, list[float]]:
@@ -25,7 +25,7 @@ def read_factors(path: Path) -> dict[str, list[float]]:
 
 
 def _from_json(path: Path) -> dict[str, list[float]]:
-    content = read_json_file(path, MOST_BYTES)
+    content = read_named_json(path, LIMITS)
     for column in COLUMNS:
         if not isinstance(content.get(column), list) or not content[column]:
             raise ConfigError(f"{path.name} has no list {column}; it needs {' and '.join(COLUMNS)}", key=column)
@@ -33,9 +33,11 @@ def _from_json(path: Path) -> dict[str, list[float]]:
 
 
 def _from_csv(path: Path) -> dict[str, list[float]]:
-    if path.stat().st_size > MOST_BYTES:
-        raise ConfigError(f"{path.name} has {path.stat().st_size:,} bytes; factor lists are small", file=str(path))
-    rows = list(csv.reader(path.read_text(encoding="utf-8-sig", errors="replace").splitlines()))
+    with open_regular(path) as file:
+        raw = file.read(LIMITS.size_bytes + 1)
+    if len(raw) > LIMITS.size_bytes:
+        raise ConfigError(f"{path.name} has over {LIMITS.size_bytes:,} bytes; factor lists are small", file=str(path))
+    rows = list(csv.reader(raw.decode("utf-8-sig", errors="replace").splitlines()))
     lines = [(number, [cell.strip() for cell in row]) for number, row in enumerate(rows, 1) if any(map(str.strip, row))]
     names = COLUMNS
     if lines and set(lines[0][1]) == set(COLUMNS):

@@ -37,7 +37,8 @@ from ropetool.checkpoint.hub import (
 )
 from ropetool.checkpoint.hub_id import Found, HubId, Need
 from ropetool.checkpoint.pickled import PICKLE_INDEX, PICKLE_SINGLE, pickled_names
-from ropetool.checkpoint.shards import MAX_HEADER_BYTES, read_json_file, read_shard
+from ropetool.checkpoint.shards import OF_HEADER, read_shard
+from ropetool.checkpoint.strangers import OF_INDEX, read_json_file
 from ropetool.errors import HubNotFoundError, OutputError
 
 # Another process fetches the same headers: then they are its.
@@ -159,7 +160,7 @@ def _chosen(repo: _Repo) -> tuple[str, ...]:
 
 def _named_by(repo: _Repo, index: str) -> tuple[str, ...]:
     """The files that an index names, but those that are not there: whoever opens the checkpoint says so of them."""
-    weight_map = read_json_file(repo.fetch(index)).get("weight_map")
+    weight_map = read_json_file(repo.fetch(index), OF_INDEX).get("weight_map")
     named = sorted(set(map(str, weight_map.values()))) if isinstance(weight_map, dict) else []
     return tuple(name for name in named if name in repo.files.sizes or not repo.files.whole)
 
@@ -205,7 +206,7 @@ def _read_header(repo: _Repo, shard: str, place: Path) -> int:
     hub, commit = repo.hub, repo.files.commit
     head, size_bytes = read_range(hub, commit, shard, 0, 8)
     stop = 8 + int.from_bytes(head, "little")
-    if len(head) == 8 and stop <= min(size_bytes, 8 + MAX_HEADER_BYTES):  # else its reader says what is wrong
+    if len(head) == 8 and stop <= min(size_bytes, 8 + OF_HEADER.size_bytes):  # else its reader says what is wrong
         head, _ = read_range(hub, commit, shard, 0, stop)
     (place / shard).write_bytes(head)
     return size_bytes

@@ -19,8 +19,9 @@ from ropetool.checkpoint.guard import is_guarded, unguarded
 from ropetool.checkpoint.headers import held
 from ropetool.checkpoint.journal import refuse_half_converted
 from ropetool.checkpoint.lock import PATIENCE_SECONDS, refuse_busy
-from ropetool.checkpoint.shards import Shard, Tensor, output_error, read_json_file, read_shard
+from ropetool.checkpoint.shards import Shard, Tensor, output_error, read_shard
 from ropetool.checkpoint.staging import own_stage
+from ropetool.checkpoint.strangers import OF_INDEX, is_file_name, own_file, read_json_file
 from ropetool.errors import (
     CheckpointError,
     IndexFileError,
@@ -149,17 +150,17 @@ def open_checkpoint(path: Path, *, with_weights: bool = True) -> Checkpoint:
         return sharded_checkpoint(directory, config, index)
     single = directory / SINGLE
     if single.is_file():
-        return single_checkpoint(directory, config, single)
+        return single_checkpoint(directory, config, own_file(single))
     found = weight_files(directory)
     if len(found) == 1 and found[0].endswith(".safetensors"):
-        return single_checkpoint(directory, config, directory / found[0])
+        return single_checkpoint(directory, config, own_file(directory / found[0]))
     raise MissingFileError(_no_weights(directory, found), path=str(directory), found=found)
 
 
 def weight_files(directory: Path) -> list[str]:
     """The names of all files with weights, whatever their format, in a directory or where its headers are from."""
     record = held(directory)
-    names = record.weights if record else (path.name for path in directory.iterdir())
+    names = record.weights if record else (path.name for path in directory.iterdir() if path.is_file())
     return sorted(name for name in names if PurePosixPath(name).suffix in WEIGHT_SUFFIXES)
 
 
@@ -186,12 +187,12 @@ def sharded_checkpoint(
     directory: Path, config: dict[str, Any], index: Path, read: Callable[[Path], Shard] = read_shard
 ) -> Checkpoint:
     """A checkpoint of the shards that ``index`` names, each opened by ``read``; the two must agree."""
-    weight_map = read_json_file(index).get("weight_map")
+    weight_map = read_json_file(index, OF_INDEX).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise IndexFileError(f"{index.name} has no weight_map", file=str(index))
     shards: dict[str, Shard] = {}
     for name in weight_map.values():
-        if not isinstance(name, str) or PurePosixPath(name).name != name or "\\" in name:
+        if not isinstance(name, str) or not is_file_name(name):
             raise IndexFileError(f"{index.name} names the shard {name!r}, which is not a file name", file=str(index))
     for name in dict.fromkeys(weight_map.values()):
         if not (directory / name).is_file():
@@ -202,7 +203,7 @@ def sharded_checkpoint(
                 file=str(index),
                 shard=name,
             )
-        shards[name] = read(directory / name)
+        shards[name] = read(own_file(directory / name))
     for tensor, name in weight_map.items():
         if tensor not in shards[name].tensors:
             raise IndexFileError(
@@ -235,6 +236,7 @@ def side_files(checkpoint: Checkpoint) -> SideFiles:
 
     Tokenizer, templates, generation config, code and text are taken. Weights in any other format and adapters would be
     stale beside a changed checkpoint, so they are left, as is any file over `LARGE_SIDE_FILE_BYTES` of unknown kind.
+    One that is a link to somewhere else is refused: its content is not the checkpoint's, and a copy would spread it.
     """
     known = {shard.path for shard in checkpoint.shards} | {checkpoint.directory / CONFIG}
     taken: list[Path] = []
@@ -246,6 +248,8 @@ def side_files(checkpoint: Checkpoint) -> SideFiles:
         stale_index = file.name.endswith(".index.json") and str(relative) != checkpoint.index_file
         stale = file.suffix in WEIGHT_SUFFIXES or stale_index or file.name == ADAPTER_CONFIG
         stale = stale or file.stat().st_size > LARGE_SIDE_FILE_BYTES
+        if not stale:
+            own_file(file, checkpoint.directory)
         (left if stale else taken).append(relative)
     return SideFiles(tuple(taken), tuple(left))
 

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from ropetool.checkpoint.headers import held
-from ropetool.checkpoint.shards import read_json_file, read_shard
+from ropetool.checkpoint.shards import read_shard
+from ropetool.checkpoint.strangers import read_json_file
 
 PARAMS = "params.json"
 INTERLEAVED, HALF, UNKNOWN = "interleaved", "half", "unknown"

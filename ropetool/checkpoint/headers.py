@@ -12,8 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ropetool.checkpoint.hub import read_range, snapshot_of
+from ropetool.checkpoint.hub import keeps_headers, read_range, snapshot_of
 from ropetool.checkpoint.hub_id import HubId
+from ropetool.checkpoint.strangers import read_json_file
 from ropetool.errors import NotFetchedError
 
 # What may be fetched by itself: saved tables and scales, no weights.
@@ -75,11 +76,14 @@ class Held:
 
 
 def held(directory: Path) -> Held | None:
-    """The record of ``directory``, None for one that has none."""
-    try:
-        record = json.loads((directory / RECORD).read_text(encoding="utf-8"))
-    except (FileNotFoundError, NotADirectoryError):
+    """The record of ``directory``; None for one that has none.
+
+    It counts only where `fetching` puts it: one that came with a stranger's files would have ropetool fetch from a
+    repository of his choice.
+    """
+    if not (directory / RECORD).is_file() or not keeps_headers(directory):
         return None
+    record = read_json_file(directory / RECORD)
     return Held(record["repo"], record["commit"], record["sizes"], tuple(record["weights"]))
 
 

@@ -72,6 +72,13 @@ def headers_directory(repo: str, commit: str) -> Path:
     return Path(cached_assets_path("ropetool", namespace=repo, subfolder="headers")) / commit
 
 
+def keeps_headers(directory: Path) -> bool:
+    """Whether ``directory`` lies where `headers_directory` puts them."""
+    from huggingface_hub import constants
+
+    return Path(constants.HF_ASSETS_CACHE, "ropetool").resolve() in directory.resolve().parents
+
+
 def snapshot_of(directory: Path) -> tuple[str, str] | None:
     """The repository and commit whose snapshot in the library's cache ``directory`` is; None for any other one."""
     folder, snapshots, commit = ("", "", *directory.resolve().parts)[-3:]

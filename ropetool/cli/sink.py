@@ -8,10 +8,16 @@ from contextlib import contextmanager, redirect_stdout
 from typing import Any
 
 from ropetool.checkpoint.hub import with_ids
+from ropetool.errors import printable
 from ropetool.models.ranks import rank
 
 # Tables that go to a file or a pipe are this wide.
 PIPE_COLUMNS = 120
+
+
+def _harmless(text: str) -> str:
+    """``text`` whose lines a terminal only shows: names and values in it are strangers'."""
+    return "\n".join(map(printable, text.split("\n")))
 
 
 class Sink:
@@ -36,16 +42,19 @@ class Sink:
             sys.stdout.write(jsons.dumps(getattr(jsons, view)(result, **options)) + "\n")
             return
         from rich.console import Console
+        from rich.segment import Segment, Segments
 
         from ropetool.views import tables
 
         width = None if sys.stdout.isatty() else PIPE_COLUMNS
-        Console(width=width, highlight=False, markup=False).print(getattr(tables, view)(result, **options))
+        console = Console(width=width, highlight=False, markup=False)
+        shown = console.render(getattr(tables, view)(result, **options))
+        console.print(Segments(Segment(_harmless(part.text), part.style, part.control) for part in shown))
 
     def talk(self, message: str) -> None:
         """Say something on stderr."""
         if not self.quiet:
-            sys.stderr.write(with_ids(message) + "\n")
+            sys.stderr.write(_harmless(with_ids(message)) + "\n")
             sys.stderr.flush()
 
     @contextmanager

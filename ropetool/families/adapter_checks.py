@@ -17,7 +17,7 @@ from ropetool.checkpoint.adapter import (
 from ropetool.checkpoint.compare import Pair, first_wrong_row, same_bytes
 from ropetool.checkpoint.config import MARKER, marker
 from ropetool.checkpoint.folder import ADAPTER_CONFIG, Checkpoint
-from ropetool.checkpoint.shards import read_json_file
+from ropetool.checkpoint.strangers import read_json_file
 from ropetool.errors import RopetoolError, UnsupportedError, UsageError
 from ropetool.families.adapter import LAYOUT_FREE, Adapter, plan_adapter, read_adapter
 from ropetool.families.form_checks import tensor_fault

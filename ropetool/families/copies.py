@@ -43,7 +43,7 @@ def _in_strays(a: Checkpoint, b: Checkpoint) -> Iterator[Fault]:
     if b.index_file is None and b.shards[0].path.name != "model.safetensors":
         return  # one file among others, named by whoever asks
     counted = {shard.path for shard in b.shards}
-    for file in sorted(b.directory.glob("*.safetensors")):
+    for file in sorted(filter(Path.is_file, b.directory.glob("*.safetensors"))):
         if file in counted or file.name == ADAPTER_SINGLE:
             continue
         try:
@@ -68,7 +68,7 @@ def others_check(a: Checkpoint, b: Checkpoint, *, moved: bool) -> Check:
             f"{adapter.name} lies among the weights, and the first has not it: transformers with PEFT adds the adapter"
         )
         return check_of("other-weights", Fault(said, adapter.name), "")
-    found = sorted(file for file in b.directory.iterdir() if WHOLE_MODEL.match(file.name))
+    found = sorted(file for file in b.directory.iterdir() if WHOLE_MODEL.match(file.name) and file.is_file())
     stale = next((file for file in found if moved or not _in_both(a, file)), None)
     fault = None
     if stale is not None:

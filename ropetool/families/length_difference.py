@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from ropetool.checkpoint.shards import read_json_file
+from ropetool.checkpoint.strangers import read_json_file
 from ropetool.families.difference import Difference, What
 from ropetool.families.layer_types import CHUNKED, SLIDING, window_tokens
 from ropetool.families.lengths import GENERATION_CONFIG, NO_LIMIT_TOKENS, OTHER_LENGTH_KEYS, TOKENIZER_CONFIG

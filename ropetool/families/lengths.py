@@ -10,7 +10,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from ropetool.checkpoint.config import earlier_extension
-from ropetool.checkpoint.shards import read_json_file
+from ropetool.checkpoint.strangers import read_json_file
 from ropetool.families.reading import Reading, Warn
 
 TOKENIZER_CONFIG = "tokenizer_config.json"

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ropetool.checkpoint.config import BLOCKS, RopeBlock, count, earlier_extension, marker, number
+from ropetool.checkpoint.config import BLOCKS, RopeBlock, check_layers, count, earlier_extension, marker, number
 from ropetool.errors import ConfigConflictError, ConfigError, NoRotaryError
 from ropetool.families.decoder import Decoder, decoder_of
 from ropetool.families.family import Family, Kind, Nope, Site
@@ -120,6 +120,7 @@ def read_model(config: Mapping[str, Any]) -> Reading:
 def read_as(config: Mapping[str, Any], decoder: Decoder) -> Reading:
     """Understand a config through a row that need not be the table's; raises `ConfigError` for what cannot be."""
     family, text = decoder.family, decoder.text
+    check_layers(text)
     refusal = _refusal(text, family)
     turning = (text.get(family.section) or {}) if family.section else text
     blocks = blocks_of(turning, family)

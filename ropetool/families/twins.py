@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ropetool.checkpoint.config import BLOCKS, MARKER, count, marker, text_config
-from ropetool.checkpoint.shards import read_json_file
-from ropetool.errors import ConfigConflictError, ConfigError, RopetoolError, TwinError
+from ropetool.checkpoint.config import BLOCKS, MARKER, check_layers, count, marker, text_config
+from ropetool.checkpoint.strangers import read_json_file
+from ropetool.errors import ConfigConflictError, RopetoolError, TwinError
 from ropetool.families.geometry import CLASS_DEFAULT, SHARE
 from ropetool.families.lengths import TOKENIZER_CONFIG
 from ropetool.families.reading import Reading, Warn, read_model
@@ -24,7 +24,6 @@ from ropetool.rope.pairing import Pairing
 SAME = "same"
 # Entries of a twin's marker: the type that it was written from, and the whole config.
 TWIN_OF, BEFORE = "twin_of", "config_before"
-MOST_LAYERS = 10_000
 # What transformers' cache reads of any config when it generates (cache_utils.py, get_layer_types_and_kwargs in 5.24,
 # DynamicCache in 4.57). A class that fills in layer_types hides the others, and its twin need not.
 CACHE_READS = frozenset(
@@ -198,12 +197,8 @@ def _check_rope(reading: Reading, row: TwinRow) -> None:
 
 
 def _layers(values: Mapping[str, Any]) -> int:
-    layers = count(values, "num_hidden_layers") or 0
-    if layers > MOST_LAYERS:
-        raise ConfigError(
-            f"num_hidden_layers is {layers}; no model has more than {MOST_LAYERS}", key="num_hidden_layers"
-        )
-    return layers
+    check_layers(values)
+    return count(values, "num_hidden_layers") or 0
 
 
 def _check_square(values: Mapping[str, Any], reading: Reading, row: TwinRow) -> None:

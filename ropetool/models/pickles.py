@@ -39,8 +39,9 @@ from ropetool.checkpoint.pickled import (
     planned_shard,
     safetensors_names,
 )
-from ropetool.checkpoint.shards import BUFFER_BYTES, Shard, no_progress, read_json_file
+from ropetool.checkpoint.shards import BUFFER_BYTES, Shard, no_progress
 from ropetool.checkpoint.shards import Tensor as Entry
+from ropetool.checkpoint.strangers import OF_INDEX, own_file, read_json_file
 from ropetool.errors import PickleFileError
 from ropetool.families.lengths import to_json
 from ropetool.families.reading import Warn
@@ -137,7 +138,7 @@ def open_pickled(directory: Path) -> Pickled | None:
 
 def _numbered(index: Path) -> dict[str, str]:
     """The shards of an index with the names that they get; what is wrong with the index shows when it is opened."""
-    places = read_json_file(index).get("weight_map")
+    places = read_json_file(index, OF_INDEX).get("weight_map")
     shards = sorted({name for name in places.values() if isinstance(name, str)}) if isinstance(places, dict) else []
     return dict(zip(shards, safetensors_names(len(shards)), strict=True))
 
@@ -172,7 +173,7 @@ class _Reader:
     def read(self, file: Path) -> Shard:
         """The shard that ``file`` will be."""
         name = self.names[file.name]
-        tensors, others = state_dict(file)
+        tensors, others = state_dict(own_file(file))
         forms = {key: (DTYPES[tensor.dtype], tuple(tensor.shape)) for key, tensor in tensors.items()}
         shard, header = planned_shard(self.directory / name, forms)
         self.files.append(file)

@@ -13,13 +13,13 @@ tokenizer with offsets can read a document. Only the standard library is used.
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from ropetool.checkpoint.strangers import read_named_json
 from ropetool.errors import ConfigError, UsageError
 
 Span = tuple[int, int]
@@ -109,8 +109,8 @@ class RecallTask:
     def load(cls, path: str | Path) -> RecallTask:
         """Read the task from a JSON file such as a checkpoint's ``recall.json``."""
         try:
-            data = json.loads(Path(path).read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
+            data = read_named_json(Path(path))
+        except OSError as error:
             raise ConfigError(f"{path}: cannot be read as JSON: {error}", path=str(path)) from error
         return cls.from_mapping(data, where=str(path))
 

@@ -29,7 +29,9 @@ def tokenizer_of(path: Path) -> Any:
     transformers.logging.set_verbosity_error()
     directory = path if path.is_dir() else path.parent
     try:
-        return transformers.AutoTokenizer.from_pretrained(directory, local_files_only=True, **config_options(path))
+        return transformers.AutoTokenizer.from_pretrained(
+            directory, local_files_only=True, trust_remote_code=False, **config_options(path)
+        )
     except (ValueError, OSError, KeyError, TypeError, ImportError) as error:
         said = f"no tokenizer can be loaded from {directory}: {reason(error)}; copy its tokenizer.json there, say"
         raise CheckpointError(said, path=str(directory)) from error

@@ -16,7 +16,7 @@ from ropetool.checkpoint.config import (
     text_config,
     with_marker,
 )
-from ropetool.checkpoint.shards import read_json_file
+from ropetool.checkpoint.strangers import read_json_file
 from ropetool.checkpoint.styles import with_rope_block
 from ropetool.errors import ConfigConflictError, ConfigError
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -165,12 +166,20 @@ def test_what_is_no_checkpoint(tmp_path: Path) -> None:
         read_config(tmp_path)
 
 
-def test_shards_that_are_symbolic_links_are_read_through(folder: Path, tmp_path: Path) -> None:
-    (tmp_path / "blobs").mkdir()
-    for name in ("one.safetensors", "two.safetensors"):
-        (folder / name).rename(tmp_path / "blobs" / name)
-        (folder / name).symlink_to(tmp_path / "blobs" / name)
-    assert set(open_checkpoint(folder).tensors) == {"a", "b", "c"}
+def test_shards_that_are_links_into_the_blobs_of_the_hub_are_read_through(folder: Path, tmp_path: Path) -> None:
+    snapshot = in_hub_cache(folder, tmp_path)
+    assert set(open_checkpoint(snapshot).tensors) == {"a", "b", "c"}
+
+
+def in_hub_cache(folder: Path, tmp_path: Path) -> Path:
+    """The files as huggingface_hub lays them: blobs, and a snapshot of links to them."""
+    repo = tmp_path / "hub" / "models--org--name"
+    snapshot = repo / "snapshots" / ("1" * 40)
+    snapshot.mkdir(parents=True)
+    shutil.copytree(folder, repo / "blobs")
+    for file in folder.iterdir():
+        (snapshot / file.name).symlink_to(f"../../blobs/{file.name}")
+    return snapshot
 
 
 def test_a_dangling_link_is_a_missing_shard(folder: Path, tmp_path: Path) -> None:
@@ -204,9 +213,9 @@ def test_a_large_file_of_unknown_kind_is_left(folder: Path) -> None:
 
 
 def test_side_files_are_copied_and_a_link_becomes_the_file_it_names(folder: Path, tmp_path: Path) -> None:
-    (tmp_path / "blob").write_text("tokens", encoding="utf-8")
-    (folder / "tokenizer.json").symlink_to(tmp_path / "blob")
     (folder / "sub").mkdir()
+    (folder / "sub" / "blob").write_text("tokens", encoding="utf-8")
+    (folder / "tokenizer.json").symlink_to("sub/blob")
     (folder / "sub" / "code.py").write_text("pass", encoding="utf-8")
     (tmp_path / "out").mkdir()
     checkpoint = open_checkpoint(folder)

@@ -23,6 +23,10 @@ CONFIGS = {
     "an extension that is no object": {"ropetool": {"extension": 5}},
     "an extension whose method is a list": {"ropetool": {"extension": {"method": ["a"]}}},
     "an extension whose base is text": {"ropetool": {"extension": {"original_theta": "x"}}},
+    "an extension whose files are null": {"ropetool": {"extension": {"files": {"tokenizer_config.json": None}}}},
+    "an extension that added a number": {"ropetool": {"extension": {"added": [1]}}},
+    "layers whose types are lists": {"layer_types": [[], "full_attention"]},
+    "layers without end": {"num_hidden_layers": 1 << 39},
 }
 
 
