@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import shutil
+import tempfile
 from collections.abc import Iterator, Sequence
+from contextlib import redirect_stdout
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from tests.crash.checkpoint import Picture, build, difference, picture
@@ -38,12 +42,21 @@ COMMANDS = (
 )
 
 
+@cache
+def _import_all(command: Command) -> None:
+    """Run the command once in this process, elsewhere: its children need not import what it imports."""
+    with tempfile.TemporaryDirectory() as elsewhere, redirect_stdout(io.StringIO()):
+        src, dst = build(Path(elsewhere) / SRC), Path(elsewhere) / DST
+        assert ropetool([word.format(src=src, dst=dst) for word in command.arguments]) == 0
+
+
 class Scene:
     """A root directory with the source in it; what the command makes of it unharmed is known from one run."""
 
     def __init__(self, command: Command, root: Path, run: Body) -> None:
         self.command, self.root, self.run = command, root, run
         self.src, self.dst = root / SRC, root / DST
+        _import_all(command)
         build(self.src)
         self.source: Picture = picture(self.src)
         done = plain(self.arguments, run=run)
