@@ -223,7 +223,7 @@ def side_files(checkpoint: Checkpoint) -> SideFiles:
     known = {shard.path for shard in checkpoint.shards} | {checkpoint.directory / CONFIG}
     taken: list[Path] = []
     left: list[Path] = []
-    for file in sorted(p for p in checkpoint.directory.rglob("*") if p.is_file() and p not in known):
+    for file in sorted(p for p in _files_below(checkpoint.directory) if p.is_file() and p not in known):
         relative = file.relative_to(checkpoint.directory)
         if any(part in (".git", ".cache", "__pycache__") for part in relative.parts):
             continue
@@ -232,6 +232,16 @@ def side_files(checkpoint: Checkpoint) -> SideFiles:
         stale = stale or file.stat().st_size > LARGE_SIDE_FILE_BYTES
         (left if stale else taken).append(relative)
     return SideFiles(tuple(taken), tuple(left))
+
+
+def _files_below(directory: Path) -> Iterator[Path]:
+    """Every file below a directory; raises `OSError` for a part that cannot be listed, which Path.rglob leaves out."""
+
+    def unlisted(error: OSError) -> None:
+        raise error
+
+    for at, _, names in os.walk(directory, onerror=unlisted):
+        yield from (Path(at) / name for name in names)
 
 
 def check_output(destination: Path, source: Path) -> None:
