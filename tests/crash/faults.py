@@ -15,7 +15,7 @@ from tests.crash.calls import Call, Kind
 from tests.crash.killing import FAILED, Outcome, calls_of
 from tests.crash.ptrace import GO_ON, Act
 from tests.crash.running import traced
-from tests.crash.scenes import Scene
+from tests.crash.scenes import SRC, Scene
 
 Where = Callable[[Call], bool]
 
@@ -100,6 +100,9 @@ def fail_everywhere(scene: Scene, number: int, seed: int, faults: Sequence[Fault
         for call in sorted(chosen, key=lambda call: call.at):
             done = traced(scene.arguments, scene.root, fault.decide(call.at), run=scene.run)
             how, wrong = scene.after_fault(done)
+            reads = call.path.startswith(f"{SRC}/") and call.row.kind is not Kind.CLOSE
+            if done.code != 0 and reads and str(scene.src) not in done.err:
+                wrong.append(f"what could not be read is not named: {done.err.strip()[:200]}")
             if fault.got_round and done.code != 0:
                 wrong.append(f"not got round: {done.err.strip()[:200]}")
             scene.clear()
