@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from tests.crash.calls import Call, Kind
-from tests.crash.killing import FAILED, Outcome, calls_of
+from tests.crash.killing import FAILED, Outcome, unharmed
 from tests.crash.ptrace import GO_ON, Act
 from tests.crash.running import traced
 from tests.crash.scenes import SRC, Scene
@@ -90,7 +90,7 @@ FAULTS = (
 
 def fail_everywhere(scene: Scene, number: int, seed: int, faults: Sequence[Fault] = FAULTS) -> Iterator[Outcome]:
     """Plant each fault at up to ``number`` of its calls, spread over the run; those that last at the first one too."""
-    calls, _ = calls_of(scene)
+    calls = unharmed(scene).calls
     rng = random.Random(seed)
     for fault in faults:
         hit = [call for call in calls if fault.where(call)]

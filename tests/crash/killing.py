@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -25,21 +26,35 @@ class Outcome:
     said: str = ""
 
 
-def calls_of(scene: Scene) -> tuple[list[Call], float]:
-    """The calls of an unharmed run on files below the root, and the seconds that an untraced one takes."""
+@dataclass(frozen=True)
+class Run:
+    """An unharmed run: its calls on files below the root, its seconds untraced, and those from its first change on."""
+
+    calls: list[Call]
+    seconds: float
+    writing: float
+
+
+def unharmed(scene: Scene) -> Run:
+    """Run the command twice, traced and untraced."""
     calls: list[Call] = []
+    times: list[float] = []
 
     def note(call: Call) -> Act:
         calls.append(call)
+        times.append(time.perf_counter())
         return GO_ON
 
+    began = time.perf_counter()
     done = traced(scene.arguments, scene.root, note, run=scene.run)
     assert done.code == 0, done.err
     scene.clear()
     again = plain(scene.arguments, run=scene.run)
     assert again.code == 0, again.err
     scene.clear()
-    return calls, again.seconds
+    first = next(at for call, at in zip(calls, times, strict=True) if call.changes)
+    share = (times[-1] - first) / (times[-1] - began)
+    return Run(calls, again.seconds, again.seconds * share)
 
 
 def kill_at(scene: Scene, point: Point) -> tuple[Done, str]:
@@ -60,8 +75,8 @@ def kill_at(scene: Scene, point: Point) -> tuple[Done, str]:
 
 def kill_everywhere(scene: Scene, number: int, seed: int) -> Iterator[Outcome]:
     """Kill at ``number`` points spread over the run."""
-    calls, seconds = calls_of(scene)
-    for point in choose(calls, seconds, number, seed):
+    run = unharmed(scene)
+    for point in choose(run.calls, run.seconds, run.writing, number, seed):
         done, where = kill_at(scene, point)
         how, faults = scene.after_kill()
         if not done.killed and done.code != 0:

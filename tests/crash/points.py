@@ -43,8 +43,8 @@ def _spread(items: Sequence[Point], number: int, rng: random.Random) -> list[Poi
     return [items[rng.randrange(low, high)] for low, high in zip(edges, edges[1:], strict=False)]
 
 
-def choose(calls: Sequence[Call], seconds: float, number: int, seed: int) -> list[Point]:
-    """``number`` points spread over the calls of one run, and over the time that it took.
+def choose(calls: Sequence[Call], whole_run: float, writing: float, number: int, seed: int) -> list[Point]:
+    """``number`` points spread over the calls of one run, and over its seconds, the last ``writing`` of them twice.
 
     A kill before a call that only reads differs from the one before it by nothing on the disk. So what changes
     something comes first: the middle of every write, before every other change, then before every other call.
@@ -63,5 +63,9 @@ def choose(calls: Sequence[Call], seconds: float, number: int, seed: int) -> lis
     points = first + _spread(reading, whole - len(first), rng)
     while len(points) < whole:  # a short run: torn writes at other places
         points.append(Point("within a write", rng.choice(within).at, share=rng.random()))
-    delays = [Point("after a delay", seconds=seconds * (step + rng.random()) / by_time) for step in range(by_time)]
+    delays = [
+        Point("after a delay", seconds=begin + (whole_run - begin) * (step + rng.random()) / count)
+        for begin, count in ((0.0, by_time - by_time // 2), (whole_run - writing, by_time // 2))
+        for step in range(count)
+    ]
     return [*sorted(points, key=lambda point: (point.at, point.how)), *delays]

@@ -69,6 +69,16 @@ class Scene:
         """The command's arguments here."""
         return [word.format(src=self.src, dst=self.dst) for word in self.command.arguments]
 
+    @property
+    def needs_bytes(self) -> int:
+        """Bytes of all files of the source."""
+        return sum(path.stat().st_size for path in self.src.rglob("*") if path.is_file())
+
+    @property
+    def largest_file_bytes(self) -> int:
+        """Bytes of its largest file."""
+        return max(path.stat().st_size for path in self.src.rglob("*") if path.is_file())
+
     def leftovers(self) -> list[str]:
         """What lies beside source and result."""
         return sorted(path.name for path in self.root.iterdir() if path.name not in (SRC, DST))
