@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ropetool import __version__
-from ropetool.checkpoint.adapter import BASE_KEY, adapter_side_files, adapters_of, is_adapter, open_adapter
+from ropetool.checkpoint import in_place
+from ropetool.checkpoint.adapter import BASE_KEY, adapter_side_files, is_adapter, open_adapter
 from ropetool.checkpoint.config import with_marker
 from ropetool.checkpoint.fields import ROWS, patch_values
 from ropetool.checkpoint.folder import (
@@ -25,14 +26,27 @@ from ropetool.checkpoint.folder import (
     staged,
 )
 from ropetool.checkpoint.headers import hub_entry
+from ropetool.checkpoint.in_place import Change
+from ropetool.checkpoint.lock import exclusive
 from ropetool.checkpoint.pickled import pickled_files
-from ropetool.checkpoint.shards import Shard, Tensor, copy_file, copy_without, no_progress, patch_rows, read_shard
+from ropetool.checkpoint.pieces import Piece, Step, pieces_of
+from ropetool.checkpoint.shards import (
+    Progress,
+    Shard,
+    Tensor,
+    copy_file,
+    copy_without,
+    no_progress,
+    patch_rows,
+    read_shard,
+)
 from ropetool.engines.declared import declared_keys
 from ropetool.engines.names import EngineName
 from ropetool.engines.output import output_config
 from ropetool.engines.writing import WrittenFor, loads_in
 from ropetool.errors import AlreadyConvertedError, ConfigError, NotVerifiedError, UnsupportedError, UsageError
 from ropetool.families.adapter import plan_adapter, read_adapter, written_config
+from ropetool.families.beside import left_behind, not_in_place, source_warnings, stays_beside
 from ropetool.families.buffers import read_floats, stale_frequency_warnings
 from ropetool.families.doubt import check_layout
 from ropetool.families.foreign import refuse_foreign
@@ -57,7 +71,8 @@ class Conversion:
     """A planned conversion: everything that was checked before the first byte is written.
 
     ``config`` is what the file ``config_file`` of the result will say; ``twin`` is the type that it is written as,
-    where that is another one. ``pickled`` is the source as it will be in safetensors, where it is not yet.
+    where that is another one. ``pickled`` is the source as it will be in safetensors, where it is not yet. ``in_place``
+    tells that ``destination`` is the directory of the source.
     """
 
     checkpoint: Checkpoint
@@ -72,6 +87,7 @@ class Conversion:
     engine: WrittenFor | None = None
     pickled: Pickled | None = None
     warnings: tuple[Warn, ...] = ()
+    in_place: bool = False
 
     @property
     def total_bytes(self) -> int:
@@ -98,7 +114,7 @@ class Converted:
 
 def plan(
     source: Path,
-    destination: Path,
+    destination: Path | None,
     to: Pairing,
     declared: Pairing | None = None,
     written_as: str | None = None,
@@ -110,6 +126,7 @@ def plan(
 ) -> Conversion:
     """Check everything and plan the conversion of ``source``, a checkpoint or an adapter, to layout ``to``.
 
+    Without a ``destination`` it is converted in place: `apply` then writes only the rows that move, under a journal.
     ``declared`` overrides the layout that the config's witnesses give, except a marker that contradicts it. Without it,
     the weights are asked, and ``heard`` is what others said who were (the text): where one of them surely contradicts
     the config, nothing is planned; with it, that is a warning.
@@ -118,12 +135,13 @@ def plan(
     checkpoint is run to read it. Raises `RopetoolError` for anything that would make the result inexact, or read
     wrongly.
     """
-    check_output(destination, source)
+    if destination is not None:
+        check_output(destination, source)
     pickled = _pickled(source)
     if is_adapter(source):
         if written_as or engine:
             raise UsageError(f"--as and --for are for a whole checkpoint, and {source} is an adapter; leave them out")
-        return _plan_adapter(source, destination, to, declared, base, pickled)
+        return _placed(_plan_adapter(source, destination or source, to, declared, base, pickled), destination)
     if base is not None:
         raise UsageError(f"--base is for an adapter, and {source} is a whole checkpoint; leave it out")
     checkpoint = pickled.checkpoint if pickled else open_checkpoint(source)
@@ -140,20 +158,43 @@ def plan(
     output = output_config(checkpoint.config, reading, to, written_as, engine)
     files = _but_for(pickled, side_files(checkpoint))
     twin = output.choice.model_type if output.choice.config is not None else None
-    return Conversion(
-        checkpoint, reading, steps, files, destination, CONFIG, with_marker(output.guarded, **hub_entry(source)),
+    conversion = Conversion(
+        checkpoint, reading, steps, files, destination or checkpoint.directory, CONFIG,
+        with_marker(output.guarded, **hub_entry(source)),
         loads_in(output.config, output.reading),
         twin, output.engine, pickled,
         (
             *doubted,
             *(warning for warning in reading.warnings if warning.code in _OF_THE_READING),
-            *_source_warnings(checkpoint, files, pickled),
+            *(pickled.warnings if pickled else ()),
+            *(left_behind(files) if destination else stays_beside(files)),
+            *source_warnings(checkpoint),
             *stale_frequency_warnings(checkpoint, reading, pickled.floats if pickled else read_floats),
             *tower_warnings(towers_of(checkpoint, reading.decoder)),
             *output.warnings(to),
             *(tokenizer_warnings(checkpoint.directory, reading.model_type, twin) if twin else ()),
         ),
     )  # fmt: skip
+    return _placed(conversion, destination)
+
+
+def _placed(conversion: Conversion, destination: Path | None) -> Conversion:
+    """The conversion as it is, or in place; raises `UnsupportedError` for what cannot be done without a second copy."""
+    if destination is not None:
+        return conversion
+    reason = not_in_place(conversion.checkpoint, conversion.files, conversion.config_file)
+    if conversion.pickled:
+        reason = "its weights are pickles, and the result is safetensors"
+    elif conversion.reading.family.probed:
+        reason = (
+            f"{conversion.reading.family.source}; such a result must be verified before it takes the source's place"
+        )
+    if reason:
+        where = conversion.checkpoint.directory
+        raise UnsupportedError(
+            f"{where} cannot be converted in place: {reason}; convert it to another directory", path=str(where)
+        )
+    return replace(conversion, in_place=True)
 
 
 def _pickled(source: Path) -> Pickled | None:
@@ -219,41 +260,27 @@ def _plan_adapter(
             f"use the result only with {adapter.base_name} converted to {to.value}: with the base as it is, it would "
             f"be silently wrong. So that nothing loads that by itself, {BASE_KEY} is empty in the result"
         )
-    warnings = (Warn("adapter-base", said), *(pickled.warnings if pickled else ()), *_left_behind(files))
+    warnings = (Warn("adapter-base", said), *(pickled.warnings if pickled else ()), *left_behind(files))
     return Conversion(
         adapter.checkpoint, adapter.reading, steps, files, destination, ADAPTER_CONFIG,
         with_marker(written_config(adapter, to, __version__), **hub_entry(source)), pickled=pickled, warnings=warnings,
     )  # fmt: skip
 
 
-def _left_behind(files: SideFiles) -> Iterator[Warn]:
-    for path in files.left:
-        said = "was not copied: other weights, an adapter, or a large file of unknown kind"
-        yield Warn("left-behind", f"{path} {said}")
-
-
-def _source_warnings(checkpoint: Checkpoint, files: SideFiles, pickled: Pickled | None) -> Iterator[Warn]:
-    """What a person should know of the files that a conversion starts from."""
-    yield from pickled.warnings if pickled else ()
-    yield from _left_behind(files)
-    for path in adapters_of(checkpoint):
-        said = f"{path} is an adapter of this model: on the result it is silently wrong; convert it as well"
-        yield Warn("adapter", said)
-    for shard, name in checkpoint.stale_copies:
-        said = f"{name} also lies in {shard.path.name}, where the index does not look for it; that copy is left out"
-        yield Warn("stale-copy", said)
-
-
 def apply(
     conversion: Conversion,
     progress: Callable[[int], None] = no_progress,
     *,
-    sync: bool = False,
+    sync: bool | None = None,
     check: Check | None = None,
+    break_links: bool = False,
 ) -> Converted:
     """Carry out a planned conversion. The output appears under its name only when it is whole.
 
-    ``progress`` is called with bytes as they are copied; with ``sync`` the result survives a power cut. ``check`` is
+    ``progress`` is called with bytes as they are copied; with ``sync`` the result survives a power cut. In place it is
+    called with bytes as they are moved; ``sync`` is on unless it is turned off, and ``break_links`` puts copies in the
+    place of shards that have other names. Interrupted there, `resume` or `undo` ends it from any point, and every other
+    reader of ropetool refuses the directory. ``check`` is
     called with the whole result before it has its name; where it says no, nothing is kept. A model type that was read
     by the probe is not converted without one (`ropetool.verify.verify(source, result).passed` is what it should be).
 
@@ -264,15 +291,18 @@ def apply(
             f"{conversion.reading.family.source}; such a result must be verified before it gets its name: give apply a "
             f"check, as lambda result: verify(source, result).passed"
         )
+    if conversion.in_place:
+        return _apply_in_place(conversion, progress, sync is not False, check, break_links)
     began = time.perf_counter()
     checkpoint, steps = conversion.checkpoint, conversion.plan
     check_space(conversion.destination.resolve().parent, conversion.total_bytes)
-    with staged(conversion.destination, sync=sync) as stage:
+    with staged(conversion.destination, sync=bool(sync)) as stage:
         for shard in checkpoint.shards:
             target = stage / shard.path.name
             tensors = _copied(conversion, shard, target, progress)
             for move in steps.of_shard(shard):
                 _rewrite(target, replace(move, tensor=tensors[move.tensor.name]))
+            shard.check_unchanged()
         copy_side_files(checkpoint, stage, conversion.files)
         if conversion.pickled:
             conversion.pickled.write_index(stage)
@@ -306,6 +336,47 @@ def _rewrite(shard: Path, move: Move) -> None:
         patch_rows(shard, move.tensor, move.permutation.index, move.permutation.blocks)
     else:
         patch_values(shard, move.tensor, move.permutation.index, move.lay)
+
+
+def _apply_in_place(
+    conversion: Conversion, progress: Progress, sync: bool, check: Check | None, break_links: bool
+) -> Converted:
+    if check is not None:
+        raise UsageError("a conversion in place cannot be checked before it takes the source's place; verify a copy")
+    began = time.perf_counter()
+    checkpoint, pieces = conversion.checkpoint, list[Piece]()
+    for move in conversion.plan.moves:
+        step = Step(move.shard.data.name, move.tensor, move.permutation.index, move.lay)
+        pieces += pieces_of(step, move.permutation.blocks)
+    summary = asdict(_result(conversion, 0.0))
+    change = Change(checkpoint.directory, tuple(pieces), conversion.config_file, to_json(conversion.config), summary)
+    with exclusive(checkpoint.directory):
+        for shard in checkpoint.shards:
+            shard.check_unchanged()
+        in_place.carry_out(change, progress, sync=sync, break_links=break_links)
+    return _result(conversion, time.perf_counter() - began)
+
+
+def resume(path: Path, progress: Progress = no_progress, *, break_links: bool = False) -> Converted:
+    """Finish a conversion in place that was interrupted, from any point; raises `JournalError` where there is none."""
+    began = time.perf_counter()
+    return _ended(path, in_place.resume(path, progress, break_links=break_links), began)
+
+
+def undo(path: Path, progress: Progress = no_progress, *, break_links: bool = False) -> Converted:
+    """Take an interrupted conversion in place back: every file has its old bytes. Raises as `resume` does."""
+    began = time.perf_counter()
+    ended = _ended(path, in_place.undo(path, progress, break_links=break_links), began)
+    return replace(ended, source=ended.target, target=ended.source, written_as=None)
+
+
+def _ended(path: Path, summary: Mapping[str, Any], began: float) -> Converted:
+    said: list[Any] = [summary.get(key) for key in ("source", "target", "model_type", "written_as", "tensors", "bytes")]
+    source, target, model_type, written_as, tensors, moved_bytes = said
+    return Converted(
+        str(path), source, target, model_type, written_as, tensors, moved_bytes, time.perf_counter() - began,
+        tuple(summary.get("loads_in") or ()), None, (),
+    )  # fmt: skip
 
 
 def preview(conversion: Conversion) -> Converted:

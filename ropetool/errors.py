@@ -12,7 +12,12 @@
     │   ├── PickleFileError        a .bin or .pth file that is not plain tensors by name
     │   ├── ShapeError             a tensor's shape does not fit the config
     │   ├── UnclaimedTensorError   an attention tensor that no row of the family table names
-    │   └── NotFetchedError        data of a shard of which only the header is here
+    │   ├── NotFetchedError        data of a shard of which only the header is here
+    │   ├── SourceChangedError     a file that changed while it was read
+    │   ├── HalfConvertedError     a conversion in place was interrupted: to be finished or taken back first
+    │   ├── JournalError           the journal of a conversion in place cannot be used
+    │   └── LinkedFileError        a file to be changed in place that is known by other names
+    ├── BusyError                  another process changes the directory, or reads what is to be changed
     ├── HubError                   a repository at the Hub, or the way to it
     │   ├── HubNotFoundError       no such repository, revision or file, or none that one may see
     │   ├── HubAccessError         gated, forbidden, or a token that is not accepted
@@ -118,6 +123,36 @@ class NotFetchedError(CheckpointError):
     """Data of a shard of which only the header is here; ``fields`` names the repository that has it."""
 
     code = "not-fetched"
+
+
+class SourceChangedError(CheckpointError):
+    """A file changed while it was read; ``fields`` names it."""
+
+    code = "source-changed"
+
+
+class HalfConvertedError(CheckpointError):
+    """A conversion in place was interrupted; ``fields`` has the commands that finish it or take it back."""
+
+    code = "half-converted"
+
+
+class JournalError(CheckpointError):
+    """The journal of a conversion in place is not there, is damaged, or does not fit the files beside it."""
+
+    code = "bad-journal"
+
+
+class LinkedFileError(CheckpointError):
+    """A file to be changed in place is a link, or has other names; ``fields`` has their number."""
+
+    code = "linked-file"
+
+
+class BusyError(RopetoolError):
+    """Another process has the directory; ``fields`` has its pid, its command and since when it runs."""
+
+    code = "busy"
 
 
 class HubError(RopetoolError):

@@ -292,6 +292,7 @@ def _bring_weights(extension: Extension, stage: Path, progress: Callable[[int], 
                     f"{tensor.name} holds {tensor.dtype}{list(tensor.shape)}, not the frequencies of this model"
                 )
             write_tensor(target, tensor, data)
+        shard.check_unchanged()
 
 
 def _follows(extension: Extension, shard: Shard, tensor: Tensor) -> bool:

@@ -19,6 +19,7 @@ from ropetool.checkpoint.folder import (
     SINGLE,
     Checkpoint,
     SideFiles,
+    checkpoint_directory,
     side_files,
     single_checkpoint,
 )
@@ -40,6 +41,7 @@ def is_adapter(path: Path) -> bool:
 
 def open_adapter(directory: Path, *, with_weights: bool = True) -> Checkpoint:
     """Open an adapter like a checkpoint of one shard, whose config is adapter_config.json."""
+    checkpoint_directory(directory)
     if not with_weights:
         return Checkpoint(directory, read_json_file(directory / ADAPTER_CONFIG), (), None, {})
     weights = directory / ADAPTER_SINGLE

@@ -54,24 +54,38 @@ def patch_values(file: Path, tensor: Tensor, index: IndexArray, lay: Lay) -> Non
     with file.open("r+b", buffering=0) as handle:
         for offset, size_bytes, lines in _pieces(tensor, lay):
             piece = np.frombuffer(read_exactly(handle.fileno(), size_bytes, offset), np.uint8)
-            if lay.axis is Axis.FIRST:
-                words = piece.reshape(tensor.shape[0], -1, WORD_BITS // 8).swapaxes(0, 1)
-                moved = _permuted(words.reshape(words.shape[0], -1), index, lay.bits or 0)
-                moved = moved.reshape(words.shape).swapaxes(0, 1)
-            else:
-                moved = _permuted(piece.reshape(lines, -1), index, lay.bits or DTYPE_BITS[tensor.dtype])
-            write_exactly(handle.fileno(), moved.tobytes(), offset)
+            write_exactly(handle.fileno(), permuted_lines(piece, tensor, lines, index, lay).tobytes(), offset)
+
+
+def permuted_lines(piece: Bytes, tensor: Tensor, lines: int, index: IndexArray, lay: Lay) -> Bytes:
+    """The bytes of some lines of ``tensor``, each permuted: new value r is old value ``index[r]``."""
+    if lay.axis is Axis.LAST:
+        return _permuted(piece.reshape(lines, -1), index, lay.bits or DTYPE_BITS[tensor.dtype])
+    words = piece.reshape(tensor.shape[0], -1, WORD_BITS // 8).swapaxes(0, 1)
+    moved = _permuted(words.reshape(words.shape[0], -1), index, lay.bits or 0)
+    back: Bytes = moved.reshape(words.shape).swapaxes(0, 1)
+    return back
+
+
+def lines_of(tensor: Tensor, lay: Lay) -> int:
+    """How many lines there are to permute one by one; what is packed along the first dimension is one line."""
+    return 1 if lay.axis is Axis.FIRST else math.prod(tensor.shape[:-1])
 
 
 def _pieces(tensor: Tensor, lay: Lay) -> Iterator[tuple[int, int, int]]:
     """(offset, bytes, lines) of the parts that are read, permuted and written one after another."""
-    lines = 1 if lay.axis is Axis.FIRST else math.prod(tensor.shape[:-1])
-    line_bytes = tensor.size_bytes // max(lines, 1)
-    unpacked_bytes = line_bytes * (8 if lay.bits else 1)
+    line_bytes = tensor.size_bytes // max(lines_of(tensor, lay), 1)
+    for first, count in line_runs(tensor, lay):
+        yield tensor.start + first * line_bytes, count * line_bytes, count
+
+
+def line_runs(tensor: Tensor, lay: Lay) -> Iterator[tuple[int, int]]:
+    """(first line, lines) of parts of about `shards.BUFFER_BYTES`, unpacked."""
+    lines = lines_of(tensor, lay)
+    unpacked_bytes = tensor.size_bytes // max(lines, 1) * (8 if lay.bits else 1)
     step = max(1, BUFFER_BYTES // max(unpacked_bytes, 1))
     for start in range(0, lines, step):
-        count = min(step, lines - start)
-        yield tensor.start + start * line_bytes, count * line_bytes, count
+        yield start, min(step, lines - start)
 
 
 def _permuted(lines: Bytes, index: IndexArray, bits: int) -> Bytes:

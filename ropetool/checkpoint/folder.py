@@ -15,6 +15,8 @@ from typing import Any
 from ropetool.checkpoint.foreign import format_without_config
 from ropetool.checkpoint.guard import is_guarded, unguarded
 from ropetool.checkpoint.headers import held
+from ropetool.checkpoint.journal import refuse_half_converted
+from ropetool.checkpoint.lock import refuse_busy
 from ropetool.checkpoint.shards import Shard, Tensor, copy_file, output_error, read_json_file, read_shard
 from ropetool.errors import (
     CheckpointError,
@@ -62,7 +64,18 @@ class Checkpoint:
 
 
 def checkpoint_directory(path: Path) -> Path:
-    """The directory that ``path`` names: itself, or the one around a single .safetensors file."""
+    """The directory that ``path`` names: itself, or the one around a single .safetensors file.
+
+    Raises `BusyError` for one that another process changes now, `HalfConvertedError` for one whose change in place was
+    interrupted: nothing can be read there.
+    """
+    directory = _directory(path)
+    refuse_busy(directory)
+    refuse_half_converted(directory)
+    return directory
+
+
+def _directory(path: Path) -> Path:
     if path.is_file() and path.suffix == ".safetensors":
         return path.parent
     if not path.exists():

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from ropetool.checkpoint.headers import Remote, held
-from ropetool.errors import ConfigError, NoSpaceError, OutputError, ShapeError, ShardError
+from ropetool.errors import ConfigError, NoSpaceError, OutputError, ShapeError, ShardError, SourceChangedError
 
 MAX_HEADER_BYTES = 100_000_000  # the limit of the safetensors library itself
 BUFFER_BYTES = 8 << 20
@@ -76,15 +76,36 @@ class Tensor:
         )
 
 
+Stamp = tuple[int, int, int]
+
+
+def stamp_of(path: Path) -> Stamp:
+    """What another write to a file changes: its size, its time in ns, its inode."""
+    status = path.stat()
+    return status.st_size, status.st_mtime_ns, status.st_ino
+
+
 @dataclass(frozen=True)
 class Shard:
-    """A .safetensors file and what its header says; ``remote`` is where the rest is, if the header alone is here."""
+    """A .safetensors file and what its header says; ``remote`` is where the rest is, if the header alone is here.
+
+    ``stamp`` is of the moment before the header was read.
+    """
 
     path: Path
     size_bytes: int
     tensors: Mapping[str, Tensor]
     metadata: Mapping[str, str] = field(default_factory=dict)
     remote: Remote | None = None
+    stamp: Stamp | None = field(default=None, compare=False)
+
+    def check_unchanged(self) -> None:
+        """Raises `SourceChangedError` where the file is no longer the one whose header was read."""
+        if self.stamp is not None and stamp_of(self.path) != self.stamp:
+            raise SourceChangedError(
+                f"{self.path} changed while it was read; nothing was kept. Run again when nobody writes to it",
+                file=str(self.path),
+            )
 
     @property
     def data(self) -> Path:
@@ -167,6 +188,7 @@ def read_shard(path: Path) -> Shard:
     """
     record = held(path.parent)
     remote = record.remote(path) if record else None
+    stamp = None if remote else stamp_of(path)
     size_bytes = remote.size_bytes if remote else path.stat().st_size
     header, data_start = _header(path, size_bytes)
     metadata = header.pop("__metadata__", {})
@@ -188,7 +210,7 @@ def read_shard(path: Path) -> Shard:
             )
     if position != size_bytes:
         raise _reject(path, f"{size_bytes - position:,} bytes after the last tensor belong to no tensor")
-    return Shard(path, size_bytes, tensors, metadata if isinstance(metadata, dict) else {}, remote)
+    return Shard(path, size_bytes, tensors, metadata if isinstance(metadata, dict) else {}, remote, stamp)
 
 
 def read_json_file(path: Path, limit_bytes: int = 64 << 20) -> dict[str, Any]:
@@ -265,7 +287,7 @@ def copy_without(shard: Shard, target: Path, names: Collection[str], progress: P
         os.fchmod(writer.fileno(), os.fstat(reader.fileno()).st_mode & 0o7777 | 0o200)
 
 
-def _batches(blocks: Sequence[tuple[int, int]], row_bytes: int) -> Iterator[tuple[int, int]]:
+def batches(blocks: Sequence[tuple[int, int]], row_bytes: int) -> Iterator[tuple[int, int]]:
     """Join neighbouring blocks into reads of about `BUFFER_BYTES`."""
     at, end = blocks[0]
     for start, stop in blocks[1:]:
@@ -288,7 +310,7 @@ def patch_rows(
         return
     row_bytes = tensor.row_bytes(len(index))
     with file.open("r+b", buffering=0) as handle:
-        for start, stop in _batches(blocks, row_bytes):
+        for start, stop in batches(blocks, row_bytes):
             offset = tensor.start + start * row_bytes
             rows = np.frombuffer(read_exactly(handle.fileno(), (stop - start) * row_bytes, offset), dtype=np.uint8)
             moved = rows.reshape(stop - start, row_bytes)[index[start:stop] - start]
@@ -330,7 +352,7 @@ def name_of(fd: int) -> str | None:
         return None
 
 
-def write_exactly(fd: int, data: bytes, offset: int) -> None:
+def write_exactly(fd: int, data: bytes | memoryview, offset: int) -> None:
     """All of ``data`` over the bytes of an open file from ``offset`` on."""
     view = memoryview(data)
     while view:

@@ -6,6 +6,7 @@ import io
 import os
 import signal
 import sys
+from pathlib import Path
 from types import FrameType
 from typing import Annotated
 
@@ -13,6 +14,8 @@ import typer
 
 from ropetool import __version__
 from ropetool.checkpoint.hub import with_ids
+from ropetool.checkpoint.journal import is_half_converted, remedy
+from ropetool.checkpoint.lock import directory_of, session
 from ropetool.cli.convert import convert
 from ropetool.cli.demo import demo
 from ropetool.cli.diff import diff
@@ -72,18 +75,19 @@ def main() -> None:
 def run(arguments: list[str]) -> int:
     """Run one command; returns the exit code. Every deliberate error becomes one message here."""
     try:
-        code = app(arguments or ["--help"], prog_name="ropetool", standalone_mode=False)
+        with session():
+            code = app(arguments or ["--help"], prog_name="ropetool", standalone_mode=False)
         if code == EXIT_INTERRUPTED:  # typer turns Ctrl-C into this code, without a word
-            return _interrupted("interrupted", EXIT_INTERRUPTED)
+            return _interrupted("interrupted", EXIT_INTERRUPTED, arguments)
         return code if isinstance(code, int) else 0
     except RopetoolError as error:
         return _report(error, arguments)
     except typer.Abort:
-        return _interrupted("interrupted", EXIT_INTERRUPTED)
+        return _interrupted("interrupted", EXIT_INTERRUPTED, arguments)
     except KeyboardInterrupt:
-        return _interrupted("interrupted", EXIT_INTERRUPTED)
+        return _interrupted("interrupted", EXIT_INTERRUPTED, arguments)
     except Terminated:
-        return _interrupted("terminated", EXIT_TERMINATED)
+        return _interrupted("terminated", EXIT_TERMINATED, arguments)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_INTERRUPTED
@@ -112,8 +116,12 @@ def _usage(error: Exception) -> str:
     return f"{' '.join(message.split()).rstrip('.')}. See `{path} --help`."
 
 
-def _interrupted(what: str, code: int) -> int:
-    sys.stderr.write(f"{what}: nothing half-written was left\n")
+def _interrupted(what: str, code: int, arguments: list[str]) -> int:
+    """Say what was left: nothing, or a directory that was being converted in place, and what to do with that."""
+    places = (directory_of(Path(argument)) for argument in arguments)
+    half = next((place for place in places if is_half_converted(place)), None)
+    left = f"{half} is half converted: {remedy(half)}" if half else "nothing half-written was left"
+    sys.stderr.write(f"{what}: {left}\n")
     return code
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ropetool.checkpoint.hub_id import Found, HubId, Need, hub_id
+from ropetool.checkpoint.lock import share
 from ropetool.cli.sink import Sink
 
 
@@ -29,8 +30,12 @@ def parse_checkpoint(text: str | Named) -> Named:
 
 
 def found(named: Named, need: Need, sink: Sink) -> Found | None:
-    """Fetch what a command needs of a repository at the Hub; None for what is a path already."""
+    """Fetch what a command needs of a repository at the Hub; None for what is a path already.
+
+    Nobody can change that in place then, until the command ends.
+    """
     if named.hub is None:
+        share(named.path)
         return None
     from ropetool.checkpoint.fetching import bring
 

@@ -11,7 +11,8 @@ import typer
 from ropetool.checkpoint.adapter import is_adapter
 from ropetool.checkpoint.hub_id import Need
 from ropetool.cli.checkpoints import local
-from ropetool.cli.options import Base, Destination, DryRun, Json, Quiet, Source, TrustRemoteCode, WitnessText, read_text
+from ropetool.cli.in_place import BreakLinks, InPlace, Resume, Sync, Undo, alone, check_together, end
+from ropetool.cli.options import Base, DryRun, Json, Quiet, Source, TrustRemoteCode, WitnessText, read_text
 from ropetool.cli.sink import Sink
 from ropetool.engines.names import EngineName
 from ropetool.errors import NotVerifiedError, UsageError
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from ropetool.families.reading import Evidence
     from ropetool.families.verdict import Verification
 
-To = Annotated[Pairing, typer.Option("--to", help="The layout to write.")]
+To = Annotated[Pairing | None, typer.Option("--to", help="The layout to write.")]
 From = Annotated[
     Pairing | None,
     typer.Option("--from", help="The layout that the weights have, where you know better than config.json."),
@@ -40,13 +41,15 @@ As = Annotated[
     ),
 ]
 Verify = Annotated[bool, typer.Option("--verify", help="Prove the result by forward passes before it gets its name.")]
-Sync = Annotated[bool, typer.Option("--sync", help="Sync to disk, so that the result survives a power cut.")]
+DestinationOrNone = Annotated[
+    Path | None, typer.Argument(metavar="[DST]", help="Directory to write; must not exist. None with --in-place.")
+]
 
 
 def convert(
     src: Source,
-    dst: Destination,
-    to: To,
+    dst: DestinationOrNone = None,
+    to: To = None,
     from_: From = None,
     as_: As = None,
     base: Base = None,
@@ -54,7 +57,11 @@ def convert(
     dry_run: DryRun = False,
     verify: Verify = False,
     text: WitnessText = None,
-    sync: Sync = False,
+    sync: Sync = None,
+    in_place: InPlace = False,
+    break_links: BreakLinks = False,
+    resume: Resume = False,
+    undo: Undo = False,
     trust_remote_code: TrustRemoteCode = False,
     json: Json = False,
     quiet: Quiet = False,
@@ -62,16 +69,29 @@ def convert(
     """Write SRC to DST in the other RoPE layout: the same model, with the rows of q and k in the other order.
 
     Unless --from says what SRC is, its weights are asked (and with --text the whole model, which is run): where they
-    contradict config.json, nothing is written.
+    contradict config.json, nothing is written. With --in-place there is no DST, and SRC becomes the result; where that
+    is interrupted, --resume or --undo ends it.
 
     Example: ropetool convert ./Llama-3.1-8B ./Llama-3.1-8B-meta --to interleaved
     """
     from ropetool import convert as verb
 
     sink = Sink(json, quiet)
+    check_together(
+        dst, in_place=in_place, ends=resume or undo, break_links=break_links,
+        others={
+            "--to": to, "--from": from_, "--as": as_, "--base": base, "--for": for_, "--dry-run": dry_run,
+            "--verify": verify, "--text": text, "--sync or --no-sync": sync is not None, "--undo": resume and undo,
+        },
+    )  # fmt: skip
+    if resume or undo:
+        end(src, sink, undo=undo, break_links=break_links)
+        return
+    if in_place and not dry_run:
+        alone(src, sink)
     of_base = local(base, Need.HEADERS, sink) if base else None
     planned = partial(
-        verb.plan, destination=dst, to=to, declared=from_, written_as=as_, base=of_base, engine=for_,
+        verb.plan, destination=dst, to=Pairing(to), declared=from_, written_as=as_, base=of_base, engine=for_,
         trust_remote_code=trust_remote_code,
     )  # fmt: skip
     source = local(src, Need.PLAN, sink)
@@ -93,8 +113,10 @@ def convert(
 
     proven = verify or conversion.reading.family.probed
     try:
-        with sink.bytes_progress("copying", conversion.total_bytes) as progress:
-            result = verb.apply(conversion, progress, sync=sync, check=passes if proven else None)
+        doing, total_bytes = ("moving", conversion.plan.size_bytes) if in_place else ("copying", conversion.total_bytes)
+        with sink.bytes_progress(doing, total_bytes) as progress:
+            check = passes if proven else None
+            result = verb.apply(conversion, progress, sync=sync, check=check, break_links=break_links)
     except NotVerifiedError as error:
         sink.talk(error.message)
         sink.result("verification", verdicts[-1])

@@ -55,7 +55,7 @@ class Sink:
             yield
 
     @contextmanager
-    def bytes_progress(self, what: str, total_bytes: int) -> Iterator[Callable[[int], None]]:
+    def bytes_progress(self, what: str, total_bytes: int | None) -> Iterator[Callable[[int], None]]:
         """A progress bar over bytes, on a terminal only; yields a function that takes the bytes just done."""
         if not self.shows_bars:
             yield lambda step: None

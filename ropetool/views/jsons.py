@@ -71,8 +71,10 @@ def _evidence(witness: Evidence) -> dict[str, Any]:
     return said | {key: value for key, value in measured.items() if value not in (None, {})}
 
 
-def converted(result: Converted, *, dry_run: bool = False, verified: bool = False) -> dict[str, Any]:
-    """``convert --json``."""
+def converted(
+    result: Converted, *, dry_run: bool = False, verified: bool = False, undone: bool = False
+) -> dict[str, Any]:
+    """``convert --json``; ``undone`` tells that an interrupted conversion was taken back."""
     return {
         "output": result.output,
         "from": result.source,
@@ -87,6 +89,7 @@ def converted(result: Converted, *, dry_run: bool = False, verified: bool = Fals
         "loads_in": list(result.loads_in),
         "warnings": _warnings(result.warnings),
         "dry_run": dry_run,
+        **({"undone": True} if undone else {}),
     }
 
 

@@ -89,8 +89,13 @@ def _testimony(evidence: Evidence) -> str:
     return f"{evidence.says}{sure}: {evidence.detail}"
 
 
-def converted(result: Converted, *, dry_run: bool = False, verified: bool = False) -> RenderableType:
+def converted(
+    result: Converted, *, dry_run: bool = False, verified: bool = False, undone: bool = False
+) -> RenderableType:
     """What ``convert`` shows."""
+    if undone:
+        rows = [("layout", f"{result.target}, as before"), ("time", f"{result.seconds:.2f} s")]
+        return Group(_facts(f"took the conversion of {result.output} back", rows))
     rows = [
         ("layout", f"{result.source} -> {result.target}"),
         ("moves" if dry_run else "moved", f"{result.tensors} tensors, {size(result.bytes)}"),

@@ -1,0 +1,53 @@
+"""The files beside those that a conversion reads: what a person should know of them, and what they forbid."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import PurePath
+
+from ropetool.checkpoint.adapter import adapters_of
+from ropetool.checkpoint.folder import WEIGHT_SUFFIXES, Checkpoint, SideFiles
+from ropetool.checkpoint.pickled import NOT_WEIGHTS
+from ropetool.families.reading import Warn
+
+# Weights in files that say for themselves what they are: no config.json is read for them.
+OWN_CONFIG = frozenset((".gguf", ".ggml", ".onnx", ".onnx_data", ".npz"))
+NATIVE = "consolidated"
+
+
+def left_behind(files: SideFiles) -> Iterator[Warn]:
+    """What a copy does not take along."""
+    for path in files.left:
+        said = "was not copied: other weights, an adapter, or a large file of unknown kind"
+        yield Warn("left-behind", f"{path} {said}")
+
+
+def stays_beside(files: SideFiles) -> Iterator[Warn]:
+    """What a conversion in place leaves as it was."""
+    for path in files.left:
+        yield Warn("left-as-it-was", f"{path} was not converted: it stays as it was beside the result")
+
+
+def source_warnings(checkpoint: Checkpoint) -> Iterator[Warn]:
+    """Adapters of what is converted, and copies in it that do not count."""
+    for path in adapters_of(checkpoint):
+        said = f"{path} is an adapter of this model: on the result it is silently wrong; convert it as well"
+        yield Warn("adapter", said)
+    for shard, name in checkpoint.stale_copies:
+        said = f"{name} also lies in {shard.path.name}, where the index does not look for it; that copy is left out"
+        yield Warn("stale-copy", said)
+
+
+def not_in_place(checkpoint: Checkpoint, files: SideFiles, config_file: str) -> str:
+    """Why these files cannot be changed where they lie; empty where they can."""
+    if checkpoint.stale_copies:
+        shard, name = checkpoint.stale_copies[0]
+        return f"{shard.path.name} has a copy of {name} where the index does not look for it, and it would be left out"
+    shared = next((path for path in files.left if _is_read_by_config(path)), None)
+    return f"{shared} has weights too, and would stay as it is under a {config_file} that changes" if shared else ""
+
+
+def _is_read_by_config(path: PurePath) -> bool:
+    """Whether a program that reads the changed config.json could take this file for the weights."""
+    weights = path.suffix in WEIGHT_SUFFIXES - OWN_CONFIG and not path.name.startswith((*NOT_WEIGHTS, NATIVE))
+    return weights and len(path.parts) == 1
