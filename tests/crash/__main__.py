@@ -19,10 +19,10 @@ from dataclasses import asdict
 from pathlib import Path
 
 from tests.crash.faults import FAULTS, fail_everywhere
-from tests.crash.killing import FAILED, Outcome, kill_everywhere
+from tests.crash.killing import FAILED, Outcome, kill_again, kill_everywhere
 from tests.crash.points import HOWS
 from tests.crash.ptrace import why_not
-from tests.crash.scenes import COMMANDS, Command
+from tests.crash.scenes import COMMANDS, Command, InPlace
 from tests.crash.small_disk import file_system, fill_disk, limit_files
 
 SEED = 20261130
@@ -35,6 +35,8 @@ def outcomes_of(command: Command, points: int, faults: int, seed: int) -> Iterat
         (root / "disk").mkdir()
         scene = command.at(root / "disk")
         yield from kill_everywhere(scene, points, seed)
+        if isinstance(scene, InPlace):
+            yield from kill_again(scene, points // 3, seed)
         if faults:
             yield from fail_everywhere(scene, faults, seed)
             yield from limit_files(scene, 2 * faults)
@@ -58,6 +60,8 @@ def report(outcomes: Sequence[Outcome]) -> str:
     faults = Counter((f"{o.command} | {o.how}", o.outcome) for o in outcomes if o.how not in HOWS)
     parts = []
     for counts, corner in ((kills, "command | killed"), (faults, "command | fault")):
+        if not counts:
+            continue
         rows = list(dict.fromkeys(row for row, _ in counts))
         columns = sorted({column for _, column in counts}, key=lambda column: (column == FAILED, column))
         parts.append(table(rows, columns if FAILED in columns else [*columns, FAILED], counts, corner))

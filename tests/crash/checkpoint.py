@@ -90,8 +90,8 @@ def picture(directory: Path) -> Picture:
     """Every entry below a directory: of a file its mode and a digest of its bytes, of a directory its mode."""
     shown = {}
     for path in sorted(directory.rglob("*")):
-        mode = f"{path.lstat().st_mode:o}"
-        if path.is_file() and not path.is_symlink():
+        mode = f"{path.stat().st_mode:o}"
+        if path.is_file():
             mode += " " + hashlib.sha256(path.read_bytes()).hexdigest()
         shown[path.relative_to(directory).as_posix()] = mode
     return shown

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from tests.crash.calls import Call, Kind
 from tests.crash.ptrace import GO_ON, Act
 
-HOWS = ("before a call", "within a write", "after a delay")
+HOWS = ("before a call", "within a write", "after a delay", "again and again")
 SHARE_BY_TIME = 0.2
 
 

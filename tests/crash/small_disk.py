@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tests.crash.killing import FAILED, Outcome
 from tests.crash.running import plain, ropetool
-from tests.crash.scenes import Scene
+from tests.crash.scenes import Scene, bytes_of_files
 
 PAGE_BYTES = 4096
 
@@ -51,7 +51,7 @@ def steps(most_bytes: int, number: int) -> list[int]:
 def fill_disk(scene: Scene, number: int) -> Iterator[Outcome]:
     """Run the command in a file system (the scene's root) with so much and so much left, up to more than it needs."""
     used = used_bytes(scene.root)
-    for left in steps(scene.needs_bytes * 5 // 4, number):
+    for left in steps(sum(bytes_of_files(scene.src)) * 5 // 4, number):
         assert not _mount("-o", f"remount,size={used + left}", str(scene.root))
         done = plain(scene.arguments, run=scene.run)
         assert not _mount("-o", f"remount,size={64 << 20}", str(scene.root))
@@ -64,7 +64,7 @@ def fill_disk(scene: Scene, number: int) -> Iterator[Outcome]:
 
 def limit_files(scene: Scene, number: int) -> Iterator[Outcome]:
     """Run the command where no file may be longer than so much: RLIMIT_FSIZE, a disk that is full in mid-file."""
-    for limit in steps(scene.largest_file_bytes * 5 // 4, number):
+    for limit in steps(max(bytes_of_files(scene.src)) * 5 // 4, number):
 
         def limited(arguments: Sequence[str], limit: int = limit) -> int:
             resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
