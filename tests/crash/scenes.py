@@ -260,6 +260,8 @@ class InPlace:
         if done.code == 0:
             return "got round", [*faults, *_must_be(self.src, self.new, "the result is not the new state")]
         faults += faults_of_refusal(done)
+        if not self.is_half and "is whole" in done.err:  # said too: a power cut may undo its last step
+            return "new, and perhaps not on disk", [*faults, *_must_be(self.src, self.new, "it is not whole")]
         if not self.is_half:
             return "refused", [*faults, *_must_be(self.src, self.old, "it is not as it was")]
         if "--resume" not in done.err or "--undo" not in done.err:
