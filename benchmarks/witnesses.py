@@ -30,8 +30,9 @@ from ropetool import convert, detect
 from ropetool.checkpoint.bundled import CHECKPOINT, TEXT, bundled
 from ropetool.checkpoint.folder import open_checkpoint
 from ropetool.families.attention_rows import LayerRows, sampled_rows
+from ropetool.families.plan import claims
 from ropetool.families.reading import read_model
-from ropetool.rope.pairing import Head, Pairing, index_map
+from ropetool.rope.pairing import Head, Pairing, index_map, rows_of
 from ropetool.rope.signs import measures_of_layer, signs_of
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -75,15 +76,19 @@ def shuffled(model: Path) -> Weights:
     """The weights with the rotated rows of every head in one random order, the same for q and k."""
     checkpoint = open_checkpoint(model)
     reading = read_model(checkpoint.config)
-    plan = convert.plan_conversion(checkpoint, reading, reading.class_pairing, reading.class_pairing.other)
     weights, generator = weights_of(model), torch.Generator().manual_seed(SEED)
     orders: dict[int, torch.Tensor] = {}
-    for move in plan.moves:
-        tensor = weights[move.tensor.name]
-        for start, stop in move.permutation.blocks:
-            if stop - start not in orders:
-                orders[stop - start] = torch.randperm(stop - start, generator=generator)
-            tensor[start:stop] = tensor[start:stop][orders[stop - start]]
+    for claim in claims(checkpoint, reading):
+        spans, at = claim.geometry.spans(claim.moved.rows) if claim.moved else (), 0
+        tensor = weights[claim.tensor.name]
+        rows_RM = tensor.view(rows_of(spans), -1) if spans else tensor
+        for span in spans:
+            if isinstance(span, Head):
+                rows = slice(at + span.rope_start, at + span.rope_start + span.rope_dim)
+                if span.rope_dim not in orders:
+                    orders[span.rope_dim] = torch.randperm(span.rope_dim, generator=generator)
+                rows_RM[rows] = rows_RM[rows][orders[span.rope_dim]]
+            at += span.rows
     return weights
 
 

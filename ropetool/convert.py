@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ from ropetool import __version__
 from ropetool.checkpoint import in_place
 from ropetool.checkpoint.adapter import BASE_KEY, adapter_side_files, is_adapter, open_adapter
 from ropetool.checkpoint.config import with_marker
-from ropetool.checkpoint.fields import ROWS, patch_values
+from ropetool.checkpoint.copying import copied, side_by_side
 from ropetool.checkpoint.folder import (
     ADAPTER_CONFIG,
     CONFIG,
@@ -29,29 +30,20 @@ from ropetool.checkpoint.headers import hub_entry
 from ropetool.checkpoint.in_place import Change
 from ropetool.checkpoint.lock import exclusive
 from ropetool.checkpoint.pickled import pickled_files
-from ropetool.checkpoint.pieces import Piece, Step, pieces_of
-from ropetool.checkpoint.shards import (
-    Progress,
-    Shard,
-    Tensor,
-    copy_file,
-    copy_without,
-    no_progress,
-    patch_rows,
-    read_shard,
-)
+from ropetool.checkpoint.shards import Progress, Shard, copy_without, no_progress, read_shard
 from ropetool.engines.declared import declared_keys
 from ropetool.engines.names import EngineName
 from ropetool.engines.output import output_config
 from ropetool.engines.writing import WrittenFor, loads_in
 from ropetool.errors import AlreadyConvertedError, ConfigError, NotVerifiedError, UnsupportedError, UsageError
 from ropetool.families.adapter import plan_adapter, read_adapter, written_config
-from ropetool.families.beside import left_behind, not_in_place, source_warnings, stays_beside
+from ropetool.families.beside import left_behind, not_in_place, source_warnings
 from ropetool.families.buffers import read_floats, stale_frequency_warnings
 from ropetool.families.doubt import check_layout
 from ropetool.families.foreign import refuse_foreign
 from ropetool.families.lengths import to_json
-from ropetool.families.plan import Move, Plan, plan_conversion
+from ropetool.families.moving import carry_out, parts, pieces_of
+from ropetool.families.plan import Plan, plan_conversion
 from ropetool.families.reading import Evidence, Reading, Warn
 from ropetool.families.towers import tower_warnings, towers_of
 from ropetool.families.twins import tokenizer_warnings
@@ -135,7 +127,7 @@ def plan(
     checkpoint is run to read it. Raises `RopetoolError` for anything that would make the result inexact, or read
     wrongly.
     """
-    if destination is not None:
+    if destination:
         check_output(destination, source)
     pickled = _pickled(source)
     if is_adapter(source):
@@ -145,9 +137,7 @@ def plan(
     if base is not None:
         raise UsageError(f"--base is for an adapter, and {source} is a whole checkpoint; leave it out")
     checkpoint = pickled.checkpoint if pickled else open_checkpoint(source)
-    reading = understand(source, checkpoint.config, trust_remote_code=trust_remote_code)
-    _check_convertible(reading)
-    refuse_foreign(checkpoint, reading)
+    reading = _convertible(source, checkpoint, trust_remote_code)
     current = _current(reading, declared)
     doubted = check_layout(
         checkpoint if pickled is None else None, reading, declared, (*declared_keys(reading)[0], *heard)
@@ -158,24 +148,22 @@ def plan(
     output = output_config(checkpoint.config, reading, to, written_as, engine)
     files = _but_for(pickled, side_files(checkpoint))
     twin = output.choice.model_type if output.choice.config is not None else None
-    conversion = Conversion(
+    planned = Conversion(
         checkpoint, reading, steps, files, destination or checkpoint.directory, CONFIG,
-        with_marker(output.guarded, **hub_entry(source)),
-        loads_in(output.config, output.reading),
-        twin, output.engine, pickled,
+        with_marker(output.guarded, **hub_entry(source)), loads_in(output.config, output.reading), twin, output.engine,
+        pickled,
         (
             *doubted,
             *(warning for warning in reading.warnings if warning.code in _OF_THE_READING),
             *(pickled.warnings if pickled else ()),
-            *(left_behind(files) if destination else stays_beside(files)),
-            *source_warnings(checkpoint),
+            *source_warnings(checkpoint, files, stay=destination is None),
             *stale_frequency_warnings(checkpoint, reading, pickled.floats if pickled else read_floats),
             *tower_warnings(towers_of(checkpoint, reading.decoder)),
             *output.warnings(to),
             *(tokenizer_warnings(checkpoint.directory, reading.model_type, twin) if twin else ()),
         ),
     )  # fmt: skip
-    return _placed(conversion, destination)
+    return _placed(planned, destination)
 
 
 def _placed(conversion: Conversion, destination: Path | None) -> Conversion:
@@ -210,6 +198,13 @@ def _but_for(pickled: Pickled | None, files: SideFiles) -> SideFiles:
     """The side files, without the pickles that were read: those are not left behind."""
     read = {file.name for file in pickled.files} if pickled else set()
     return SideFiles(files.taken, tuple(path for path in files.left if str(path) not in read))
+
+
+def _convertible(source: Path, checkpoint: Checkpoint, trust_remote_code: bool) -> Reading:
+    reading = understand(source, checkpoint.config, trust_remote_code=trust_remote_code)
+    _check_convertible(reading)
+    refuse_foreign(checkpoint, reading)
+    return reading
 
 
 def _check_convertible(reading: Reading) -> None:
@@ -294,15 +289,11 @@ def apply(
     if conversion.in_place:
         return _apply_in_place(conversion, progress, sync is not False, check, break_links)
     began = time.perf_counter()
-    checkpoint, steps = conversion.checkpoint, conversion.plan
+    checkpoint = conversion.checkpoint
     check_space(conversion.destination.resolve().parent, conversion.total_bytes)
     with staged(conversion.destination, sync=bool(sync)) as stage:
-        for shard in checkpoint.shards:
-            target = stage / shard.path.name
-            tensors = _copied(conversion, shard, target, progress)
-            for move in steps.of_shard(shard):
-                _rewrite(target, replace(move, tensor=tensors[move.tensor.name]))
-            shard.check_unchanged()
+        largest_first = sorted(checkpoint.shards, key=lambda shard: -shard.size_bytes)
+        side_by_side(partial(_write, conversion, stage), largest_first, progress)
         copy_side_files(checkpoint, stage, conversion.files)
         if conversion.pickled:
             conversion.pickled.write_index(stage)
@@ -315,27 +306,28 @@ def apply(
     return result
 
 
-def _copied(
-    conversion: Conversion, shard: Shard, target: Path, progress: Callable[[int], None]
-) -> Mapping[str, Tensor]:
-    """Copy a shard, but for tensors that the index looks for in another; returns where its tensors lie in the copy."""
+def _write(conversion: Conversion, stage: Path, shard: Shard, progress: Progress) -> None:
+    """Write one shard of the result: the rows that move from the source to where they go, the rest as it is.
+
+    Where it is no plain copy (a pickle, or a shard with tensors that the index looks for in another), it is written
+    first, and the rows are moved within it.
+    """
+    target, moves = stage / shard.path.name, conversion.plan.of_shard(shard)
     stale = {name for where, name in conversion.checkpoint.stale_copies if where is shard}
+    if not conversion.pickled and not stale:
+        with copied(shard.data, target, parts(moves), progress) as (reader, writer):
+            carry_out(moves, reader, writer, progress)
+        shard.check_unchanged()
+        return
     if conversion.pickled:
         conversion.pickled.write(shard, target, progress)
-    elif stale:
+    else:
         copy_without(shard, target, stale, progress)
-        return read_shard(target).tensors
-    else:
-        copy_file(shard.data, target, progress)
-    return shard.tensors
-
-
-def _rewrite(shard: Path, move: Move) -> None:
-    """Carry out one move in the copy of its shard."""
-    if move.lay == ROWS:
-        patch_rows(shard, move.tensor, move.permutation.index, move.permutation.blocks)
-    else:
-        patch_values(shard, move.tensor, move.permutation.index, move.lay)
+        tensors = read_shard(target).tensors
+        moves = tuple(replace(move, tensor=tensors[move.tensor.name]) for move in moves)
+        shard.check_unchanged()
+    with target.open("r+b", buffering=0) as file:
+        carry_out(moves, file.fileno(), file.fileno())
 
 
 def _apply_in_place(
@@ -344,12 +336,9 @@ def _apply_in_place(
     if check is not None:
         raise UsageError("a conversion in place cannot be checked before it takes the source's place; verify a copy")
     began = time.perf_counter()
-    checkpoint, pieces = conversion.checkpoint, list[Piece]()
-    for move in conversion.plan.moves:
-        step = Step(move.shard.data.name, move.tensor, move.permutation.index, move.lay)
-        pieces += pieces_of(step, move.permutation.blocks)
+    checkpoint, pieces = conversion.checkpoint, pieces_of(conversion.plan.moves)
     summary = asdict(_result(conversion, 0.0))
-    change = Change(checkpoint.directory, tuple(pieces), conversion.config_file, to_json(conversion.config), summary)
+    change = Change(checkpoint.directory, pieces, conversion.config_file, to_json(conversion.config), summary)
     with exclusive(checkpoint.directory):
         for shard in checkpoint.shards:
             shard.check_unchanged()

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ropetool.checkpoint.config import Style, with_marker
+from ropetool.checkpoint.copying import copy_file
 from ropetool.checkpoint.folder import (
     CONFIG,
     Checkpoint,
@@ -22,7 +23,7 @@ from ropetool.checkpoint.folder import (
     staged,
 )
 from ropetool.checkpoint.headers import hub_entry, origin
-from ropetool.checkpoint.shards import Shard, Tensor, copy_file, no_progress, write_tensor
+from ropetool.checkpoint.shards import Shard, Tensor, no_progress, write_tensor
 from ropetool.engines.flags import EngineFlags, engine_flags
 from ropetool.engines.heard import Case
 from ropetool.errors import ConfigError, MethodError, ShapeError, UsageError

@@ -16,7 +16,15 @@ from typing import Any
 
 import numpy as np
 
-from ropetool.checkpoint.shards import BUFFER_BYTES, DTYPE_BITS, Tensor, read_exactly, write_exactly
+from ropetool.checkpoint.shards import (
+    BUFFER_BYTES,
+    DTYPE_BITS,
+    Progress,
+    Tensor,
+    no_progress,
+    read_exactly,
+    write_exactly,
+)
 
 WORD_BITS = 32
 
@@ -46,15 +54,23 @@ ROWS = Lay()
 
 
 def patch_values(file: Path, tensor: Tensor, index: IndexArray, lay: Lay) -> None:
-    """Permute ``tensor`` in place in ``file`` along the output rows: new value r is old value ``index[r]``.
-
-    Along the last dimension this reads and writes about `shards.BUFFER_BYTES`. Values packed along the first one
-    are read whole: they are zero points, one for each group of many weights.
-    """
+    """Permute ``tensor`` in place in ``file`` along the output rows; see `move_values`."""
     with file.open("r+b", buffering=0) as handle:
-        for offset, size_bytes, lines in _pieces(tensor, lay):
-            piece = np.frombuffer(read_exactly(handle.fileno(), size_bytes, offset), np.uint8)
-            write_exactly(handle.fileno(), permuted_lines(piece, tensor, lines, index, lay).tobytes(), offset)
+        move_values(handle.fileno(), handle.fileno(), tensor, index, lay)
+
+
+def move_values(
+    reader: int, writer: int, tensor: Tensor, index: IndexArray, lay: Lay, progress: Progress = no_progress
+) -> None:
+    """Permute ``tensor`` along the output rows, from one open file into another, or the same.
+
+    New value r is old value ``index[r]``. Along the last dimension this reads and writes about `shards.BUFFER_BYTES`.
+    Values packed along the first one are read whole: they are zero points, one for each group of many weights.
+    """
+    for offset, size_bytes, lines in _pieces(tensor, lay):
+        piece = np.frombuffer(read_exactly(reader, size_bytes, offset), np.uint8)
+        write_exactly(writer, permuted_lines(piece, tensor, lines, index, lay).tobytes(), offset)
+        progress(size_bytes)
 
 
 def permuted_lines(piece: Bytes, tensor: Tensor, lines: int, index: IndexArray, lay: Lay) -> Bytes:

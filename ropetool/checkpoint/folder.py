@@ -12,12 +12,13 @@ from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from ropetool.checkpoint.copying import copy_file
 from ropetool.checkpoint.foreign import format_without_config
 from ropetool.checkpoint.guard import is_guarded, unguarded
 from ropetool.checkpoint.headers import held
 from ropetool.checkpoint.journal import refuse_half_converted
 from ropetool.checkpoint.lock import refuse_busy
-from ropetool.checkpoint.shards import Shard, Tensor, copy_file, output_error, read_json_file, read_shard
+from ropetool.checkpoint.shards import Shard, Tensor, output_error, read_json_file, read_shard
 from ropetool.errors import (
     CheckpointError,
     IndexFileError,
@@ -57,7 +58,7 @@ class Checkpoint:
         """Bytes of all tensors that count."""
         return sum(tensor.size_bytes for tensor in self.tensors.values())
 
-    @property
+    @cached_property
     def stale_copies(self) -> tuple[tuple[Shard, str], ...]:
         """Tensors that lie in a second shard too, where the index does not look for them."""
         return tuple((s, name) for s in self.shards for name in s.tensors if self.weight_map[name] is not s)

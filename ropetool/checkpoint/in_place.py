@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from ropetool import __version__
+from ropetool.checkpoint.copying import copy_file
 from ropetool.checkpoint.durable import beside, replace
 from ropetool.checkpoint.fields import Axis, Lay
 from ropetool.checkpoint.folder import ADAPTER_CONFIG, CONFIG, check_space
@@ -38,7 +39,7 @@ from ropetool.checkpoint.journal import (
 )
 from ropetool.checkpoint.lock import directory_of, exclusive
 from ropetool.checkpoint.pieces import Piece, Step, batched
-from ropetool.checkpoint.shards import copy_file, no_progress, output_error, read_shard, write_exactly
+from ropetool.checkpoint.shards import no_progress, output_error, read_shard, write_exactly
 from ropetool.errors import JournalError, LinkedFileError, MissingFileError, NoSpaceError, OutputError, ShardError
 
 Batches = Sequence[tuple[Piece, ...]]

@@ -79,7 +79,7 @@ class Piece:
         return np.ascontiguousarray(moved).reshape(-1).data
 
 
-def pieces_of(step: Step, blocks: Sequence[tuple[int, int]]) -> Iterator[Piece]:
+def cut(step: Step, blocks: Sequence[tuple[int, int]]) -> Iterator[Piece]:
     """The pieces of a step; ``blocks`` are the closed runs of its map (`rope.pairing.closed_blocks`)."""
     if step.lay == ROWS:
         yield from (Piece(step, start, stop - start) for start, stop in batches(blocks, step.line_bytes))

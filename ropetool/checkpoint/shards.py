@@ -23,7 +23,8 @@ from ropetool.checkpoint.headers import Remote, held
 from ropetool.errors import ConfigError, NoSpaceError, OutputError, ShapeError, ShardError, SourceChangedError
 
 MAX_HEADER_BYTES = 100_000_000  # the limit of the safetensors library itself
-BUFFER_BYTES = 8 << 20
+# Of a file at once: it stays in the cache of a core from reading to writing.
+BUFFER_BYTES = 512 << 10
 
 DTYPE_BITS: Mapping[str, int] = {
     **dict.fromkeys(("F4",), 4),
@@ -35,6 +36,8 @@ DTYPE_BITS: Mapping[str, int] = {
 }
 
 Progress = Callable[[int], None]
+# Where a part of a file begins and ends, in bytes.
+Range = tuple[int, int]
 
 
 def no_progress(done_bytes: int) -> None:
@@ -233,39 +236,6 @@ def read_json_file(path: Path, limit_bytes: int = 64 << 20) -> dict[str, Any]:
     return value
 
 
-def _copy_in_kernel(source_fd: int, target_fd: int, size_bytes: int, progress: Progress) -> bool:
-    """Copy inside the kernel (reflinks where the file system has them); False where it cannot be done so."""
-    copied = 0
-    while copied < size_bytes:
-        try:
-            step = os.copy_file_range(source_fd, target_fd, min(64 << 20, size_bytes - copied))
-        except OSError as error:
-            if copied == 0 and error.errno in (errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM):
-                return False
-            raise
-        if step == 0:
-            return False if copied == 0 else _short(copied, size_bytes)
-        copied += step
-        progress(step)
-    return True
-
-
-def _short(copied: int, size_bytes: int) -> bool:
-    raise ShardError(f"a source file ended after {copied:,} of {size_bytes:,} bytes: it changed while it was read")
-
-
-def copy_file(source: Path, target: Path, progress: Progress = no_progress) -> None:
-    """Copy the bytes and the mode of a file; ``target`` must not exist. The source is opened for reading only."""
-    with source.open("rb") as reader, target.open("xb") as writer:
-        size_bytes = os.fstat(reader.fileno()).st_size
-        in_kernel = hasattr(os, "copy_file_range") and size_bytes > 0
-        if not (in_kernel and _copy_in_kernel(reader.fileno(), writer.fileno(), size_bytes, progress)):
-            for chunk in iter(lambda: reader.read(BUFFER_BYTES), b""):
-                writer.write(chunk)
-                progress(len(chunk))
-        os.fchmod(writer.fileno(), os.fstat(reader.fileno()).st_mode & 0o7777 | 0o200)
-
-
 def copy_without(shard: Shard, target: Path, names: Collection[str], progress: Progress = no_progress) -> None:
     """Copy a shard without some of its tensors; the others keep their order, and the header its metadata."""
     kept = [tensor for name, tensor in shard.tensors.items() if name not in names]
@@ -288,33 +258,56 @@ def copy_without(shard: Shard, target: Path, names: Collection[str], progress: P
 
 
 def batches(blocks: Sequence[tuple[int, int]], row_bytes: int) -> Iterator[tuple[int, int]]:
-    """Join neighbouring blocks into reads of about `BUFFER_BYTES`."""
+    """Cut the blocks, and the few rows between two of them, into reads of about `BUFFER_BYTES`."""
     at, end = blocks[0]
     for start, stop in blocks[1:]:
-        if (stop - at) * row_bytes > BUFFER_BYTES:
-            yield at, end
+        apart = (start - end) * row_bytes > BUFFER_BYTES
+        if apart or (stop - at) * row_bytes > BUFFER_BYTES:
+            yield at, end if apart else start
             at = start
         end = stop
     yield at, end
 
 
-def patch_rows(
-    file: Path, tensor: Tensor, index: np.ndarray[Any, np.dtype[np.int64]], blocks: Sequence[tuple[int, int]]
+def moved_ranges(tensor: Tensor, rows: int, blocks: Sequence[tuple[int, int]]) -> list[Range]:
+    """The parts of a file that `move_rows` writes, for a tensor of so many rows."""
+    row_bytes = tensor.row_bytes(rows)
+    return [
+        (tensor.start + start * row_bytes, tensor.start + stop * row_bytes)
+        for start, stop in batches(blocks, row_bytes)
+    ]
+
+
+def move_rows(
+    reader: int,
+    writer: int,
+    tensor: Tensor,
+    index: np.ndarray[Any, np.dtype[np.int64]],
+    blocks: Sequence[tuple[int, int]],
+    progress: Progress = no_progress,
 ) -> None:
-    """Permute the rows of ``tensor`` in place in ``file``: new row r is old row ``index[r]``.
+    """Permute rows of ``tensor`` from one open file into another, or the same: new row r is old row ``index[r]``.
 
     ``blocks`` are the closed runs of ``index`` (`rope.pairing.closed_blocks`); rows outside them are not touched.
     Reads and writes at most about `BUFFER_BYTES`, or one head where a head is larger.
     """
+    row_bytes = tensor.row_bytes(len(index))
+    for start, stop in batches(blocks, row_bytes):
+        offset = tensor.start + start * row_bytes
+        rows = np.frombuffer(read_exactly(reader, (stop - start) * row_bytes, offset), dtype=np.uint8)
+        moved = rows.reshape(stop - start, row_bytes)[index[start:stop] - start]
+        write_exactly(writer, moved.data, offset)
+        progress(moved.nbytes)
+
+
+def patch_rows(
+    file: Path, tensor: Tensor, index: np.ndarray[Any, np.dtype[np.int64]], blocks: Sequence[tuple[int, int]]
+) -> None:
+    """Permute the rows of ``tensor`` in place in ``file``; see `move_rows`."""
     if not blocks:
         return
-    row_bytes = tensor.row_bytes(len(index))
     with file.open("r+b", buffering=0) as handle:
-        for start, stop in batches(blocks, row_bytes):
-            offset = tensor.start + start * row_bytes
-            rows = np.frombuffer(read_exactly(handle.fileno(), (stop - start) * row_bytes, offset), dtype=np.uint8)
-            moved = rows.reshape(stop - start, row_bytes)[index[start:stop] - start]
-            write_exactly(handle.fileno(), moved.tobytes(), offset)
+        move_rows(handle.fileno(), handle.fileno(), tensor, index, blocks)
 
 
 def read_tensor(file: Path, tensor: Tensor) -> bytes:
@@ -354,7 +347,7 @@ def name_of(fd: int) -> str | None:
 
 def write_exactly(fd: int, data: bytes | memoryview, offset: int) -> None:
     """All of ``data`` over the bytes of an open file from ``offset`` on."""
-    view = memoryview(data)
+    view = memoryview(data).cast("B")
     while view:
         written = os.pwrite(fd, view, offset)
         view, offset = view[written:], offset + written

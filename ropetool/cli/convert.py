@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -47,6 +48,7 @@ DestinationOrNone = Annotated[
 
 
 def convert(
+    ctx: typer.Context,
     src: Source,
     dst: DestinationOrNone = None,
     to: To = None,
@@ -69,21 +71,14 @@ def convert(
     """Write SRC to DST in the other RoPE layout: the same model, with the rows of q and k in the other order.
 
     Unless --from says what SRC is, its weights are asked (and with --text the whole model, which is run): where they
-    contradict config.json, nothing is written. With --in-place there is no DST, and SRC becomes the result; where that
-    is interrupted, --resume or --undo ends it.
+    contradict config.json, nothing is written. --in-place makes SRC the result; --resume or --undo ends it, interrupted.
 
     Example: ropetool convert ./Llama-3.1-8B ./Llama-3.1-8B-meta --to interleaved
     """
     from ropetool import convert as verb
 
     sink = Sink(json, quiet)
-    check_together(
-        dst, in_place=in_place, ends=resume or undo, break_links=break_links,
-        others={
-            "--to": to, "--from": from_, "--as": as_, "--base": base, "--for": for_, "--dry-run": dry_run,
-            "--verify": verify, "--text": text, "--sync or --no-sync": sync is not None, "--undo": resume and undo,
-        },
-    )  # fmt: skip
+    check_together(ctx.params)
     if resume or undo:
         end(src, sink, undo=undo, break_links=break_links)
         return
@@ -102,29 +97,44 @@ def convert(
     if src.hub:  # its weights are fetched when nothing is left to refuse
         source = local(src, Need.WEIGHTS, sink)
         conversion = planned(source, heard=_heard(source, text, sink, trust_remote_code))
-    verdicts: list[Verification] = []
-
-    def passes(result: Path) -> bool:
-        from ropetool.verify import verify
-
-        with sink.others_output():
-            verdicts.append(verify(source, result, talk=sink.talk, trust_remote_code=trust_remote_code))
-        return verdicts[-1].passed
-
-    proven = verify or conversion.reading.family.probed
+    proof = _Proof(source, sink, trust_remote_code) if verify or conversion.reading.family.probed else None
     try:
         doing, total_bytes = ("moving", conversion.plan.size_bytes) if in_place else ("copying", conversion.total_bytes)
         with sink.bytes_progress(doing, total_bytes) as progress:
-            check = passes if proven else None
-            result = verb.apply(conversion, progress, sync=sync, check=check, break_links=break_links)
+            result = verb.apply(conversion, progress, sync=sync, check=proof, break_links=break_links)
     except NotVerifiedError as error:
-        sink.talk(error.message)
-        sink.result("verification", verdicts[-1])
-        raise typer.Exit(1) from error
-    ran = proven and verdicts[-1].tokens > 0  # an adapter is held against its source as a file
-    if proven and not ran:
+        raise (proof.show(error) if proof else error) from error
+    if proof and not proof.ran:
         sink.talk(f"verified as files; to run it: ropetool verify {src} {dst} --base BASE --base CONVERTED_BASE")
-    sink.result("converted", result, verified=ran)
+    sink.result("converted", result, verified=bool(proof and proof.ran))
+
+
+@dataclass
+class _Proof:
+    """The check of a result before it has its name: forward passes of both."""
+
+    source: Path
+    sink: Sink
+    trust_remote_code: bool
+    verdict: Verification | None = None
+
+    def __call__(self, result: Path) -> bool:
+        from ropetool.verify import verify
+
+        with self.sink.others_output():
+            self.verdict = verify(self.source, result, talk=self.sink.talk, trust_remote_code=self.trust_remote_code)
+        return self.verdict.passed
+
+    @property
+    def ran(self) -> bool:
+        """Whether the models were run: an adapter is held against its source as a file."""
+        return self.verdict is not None and self.verdict.tokens > 0
+
+    def show(self, error: NotVerifiedError) -> typer.Exit:
+        """Show what failed."""
+        self.sink.talk(error.message)
+        self.sink.result("verification", self.verdict)
+        return typer.Exit(1)
 
 
 def _heard(source: Path, text: Path | None, sink: Sink, trust_remote_code: bool) -> tuple[Evidence, ...]:

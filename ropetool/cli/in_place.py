@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -24,24 +25,35 @@ Sync = Annotated[
 ]
 
 
-def check_together(
-    dst: Path | None, *, in_place: bool, ends: bool, break_links: bool, others: dict[str, object]
-) -> None:
-    """Raises `UsageError` for options that do not go together; ``others`` are those that ending one does not take."""
-    if ends:
-        given = [name for name, value in {"DST": dst, "--in-place": in_place, **others}.items() if value]
-        if given:
-            raise UsageError(f"--resume and --undo take SRC alone, as the conversion was begun; leave out {given[0]}")
-    elif in_place and dst is not None:
+# What `convert` takes that ends an interrupted conversion: all else was said when that was begun.
+_OF_THE_END = frozenset(("src", "resume", "undo", "break_links", "json", "quiet"))
+
+
+def check_together(given: Mapping[str, Any]) -> None:
+    """Raises `UsageError` for options of ``convert`` (``given`` has all, by parameter) that do not go together."""
+    dst, in_place = given["dst"], given["in_place"]
+    if given["resume"] or given["undo"]:
+        other = [name for name, value in given.items() if name not in _OF_THE_END and value not in (None, False)]
+        if other or (given["resume"] and given["undo"]):
+            raise UsageError(
+                f"--resume and --undo end what was begun, one or the other: give SRC alone, without "
+                f"{_option(other[0]) if other else 'the other'}"
+            )
+        return
+    if in_place and dst is not None:
         raise UsageError(f"--in-place writes to SRC itself; leave out {dst}, or leave out --in-place")
-    elif not in_place and dst is None:
-        raise UsageError("DST is missing: name a directory to write to, or give --in-place to rewrite SRC")
-    elif not in_place and break_links:
-        raise UsageError("--break-links is for --in-place; a copy shares nothing with SRC")
-    elif in_place and others["--verify"]:
+    if in_place and given["verify"]:
         raise UsageError("--verify compares with the source, and --in-place leaves none; convert to another directory")
-    if not ends and others["--to"] is None:
+    if not in_place and dst is None:
+        raise UsageError("DST is missing: name a directory to write to, or give --in-place to rewrite SRC")
+    if not in_place and given["break_links"]:
+        raise UsageError("--break-links is for --in-place: a copy shares nothing with SRC")
+    if given["to"] is None:
         raise UsageError("--to is missing: give --to half or --to interleaved")
+
+
+def _option(name: str) -> str:
+    return "DST" if name == "dst" else f"--{name.rstrip('_').replace('_', '-')}"
 
 
 def alone(src: Named, sink: Sink) -> Path:

@@ -5,7 +5,6 @@ Shapes: H heads, G key-value heads, R rotated rows of a head, M inputs.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -13,16 +12,17 @@ from typing import Any
 
 import numpy as np
 
-from ropetool.checkpoint.floats import NUMPY_DTYPES, decode_floats
+from ropetool.checkpoint.floats import NUMPY_DTYPES, decode_exact
 from ropetool.checkpoint.folder import Checkpoint
-from ropetool.checkpoint.shards import read_exactly
+from ropetool.checkpoint.shards import DTYPE_BITS, read_exactly
 from ropetool.families.family import ROTARY
 from ropetool.families.geometry import Each, Geometry, Part, Rows
 from ropetool.families.plan import Claim, claims
 from ropetool.families.reading import Reading
 from ropetool.rope.pairing import Head
 
-Floats = np.ndarray[Any, np.dtype[np.float64]]
+# float64 for weights of that type, else float32: the sums over a row need no more.
+Floats = np.ndarray[Any, np.dtype[Any]]
 READABLE = frozenset(NUMPY_DTYPES) | {"BF16"}
 # Of an 8-billion-parameter Llama this reads 84 MB: two groups of heads of each layer. More tells no more.
 LAYERS = 8
@@ -81,7 +81,7 @@ def _depth(claim: Claim) -> tuple[int, str]:
 
 
 def _rows_of_layer(layer: str, found: Sequence[Claim], budget_bytes: int) -> LayerRows:
-    weights: dict[str, list[Floats]] = {}
+    weights: dict[str, Floats] = {}
     others: dict[str, Floats] = {}
     groups = _groups(found, budget_bytes)
     for claim in found:
@@ -95,10 +95,9 @@ def _rows_of_layer(layer: str, found: Sequence[Claim], budget_bytes: int) -> Lay
                     weights[part] = _read(claim, _sample(starts, claim.geometry, part, groups), heads)
             elif starts:
                 name = f"{part} bias" if moved.feeds else moved.module
-                rows = np.stack(_read(claim, starts, heads))[..., 0]
+                rows = _read(claim, starts, heads)[..., 0].astype(np.float64)
                 others[name] = np.log(np.abs(rows) + 1e-12) if moved.feeds else rows
-    q, k = (np.stack(weights[part]) if part in weights else None for part in ("q", "k"))
-    return LayerRows(layer, q, k, others)
+    return LayerRows(layer, weights.get("q"), weights.get("k"), others)
 
 
 def heads_of(geometry: Geometry, rows: Sequence[Rows], feeds: str) -> _Heads:
@@ -151,16 +150,15 @@ def _sample(starts: Sequence[int], geometry: Geometry, part: str, groups: int) -
     return [starts[group * per + member] for group in chosen for member in range(per)]
 
 
-def _read(claim: Claim, starts: Sequence[int], heads: _Heads) -> list[Floats]:
-    """The rotated rows of each head: shape [R, M], M being 1 for a tensor of one value for each row."""
+def _read(claim: Claim, starts: Sequence[int], heads: _Heads) -> Floats:
+    """The rotated rows of each head: shape [H, R, M], M being 1 for a tensor of one value for each row."""
     tensor = claim.tensor
     row_bytes = tensor.row_bytes(heads.rows)
-    handle = os.open(claim.shard.path, os.O_RDONLY)
-    try:
-        pieces = [
-            read_exactly(handle, heads.rope_dim * row_bytes, tensor.start + start * row_bytes) for start in starts
-        ]
-    finally:
-        os.close(handle)
-    values = [decode_floats(piece, tensor.dtype) for piece in pieces]
-    return [value.reshape(heads.rope_dim, -1) for value in values if value is not None]
+    size_bytes = heads.rope_dim * row_bytes
+    values = np.float64 if tensor.dtype == "F64" else np.float32
+    read = np.empty((len(starts), heads.rope_dim, row_bytes * 8 // DTYPE_BITS[tensor.dtype]), values)
+    with claim.shard.data.open("rb", buffering=0) as file:
+        for rows, start in zip(read, starts, strict=True):
+            raw = read_exactly(file.fileno(), size_bytes, tensor.start + start * row_bytes)
+            rows.reshape(-1)[:] = decode_exact(raw, tensor.dtype)
+    return read

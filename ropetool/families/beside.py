@@ -22,14 +22,15 @@ def left_behind(files: SideFiles) -> Iterator[Warn]:
         yield Warn("left-behind", f"{path} {said}")
 
 
-def stays_beside(files: SideFiles) -> Iterator[Warn]:
+def _stays_beside(files: SideFiles) -> Iterator[Warn]:
     """What a conversion in place leaves as it was."""
     for path in files.left:
         yield Warn("left-as-it-was", f"{path} was not converted: it stays as it was beside the result")
 
 
-def source_warnings(checkpoint: Checkpoint) -> Iterator[Warn]:
-    """Adapters of what is converted, and copies in it that do not count."""
+def source_warnings(checkpoint: Checkpoint, files: SideFiles, *, stay: bool) -> Iterator[Warn]:
+    """What a copy leaves behind, or what will ``stay``; adapters of the model; copies in it that do not count."""
+    yield from _stays_beside(files) if stay else left_behind(files)
     for path in adapters_of(checkpoint):
         said = f"{path} is an adapter of this model: on the result it is silently wrong; convert it as well"
         yield Warn("adapter", said)

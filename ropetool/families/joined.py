@@ -116,14 +116,15 @@ def _disputed(court: _Court) -> Verdict | None:
 
 
 def _mixed(court: _Court) -> Verdict | None:
-    """The layers differ."""
-    if not court.sure or court.sure[0].says != MIXED:
+    """The layers, or q and k, differ: a text can only tell what most of them are."""
+    saw = tuple(e for e in court.sure if e.says == MIXED)
+    if not saw:
         return None
     headline = (
-        f"some layers are half and others interleaved ({court.sure[0].detail}): no class runs that right, and a "
-        f"conversion turns all layers alike; start again from its source"
+        f"not all rows are in one layout ({saw[0].detail}): no class runs that right, and a conversion turns all of "
+        f"them alike; start again from its source"
     )
-    return Verdict(MIXED, f"measured by {_names(court.sure)}", headline, LAYERS_DIFFER)
+    return Verdict(MIXED, f"measured by {_names(saw)}", headline, LAYERS_DIFFER)
 
 
 def _class_differs(court: _Court) -> Verdict | None:
@@ -215,7 +216,7 @@ def _nobody(court: _Court) -> Verdict:
 
 
 # The first that has a verdict gives it.
-_RULES = (_disputed, _mixed, _class_differs, _contradicted, _agreed, _declared, _nobody)
+_RULES = (_mixed, _disputed, _class_differs, _contradicted, _agreed, _declared, _nobody)
 
 
 def sentence(witnesses: Iterable[Evidence]) -> str:

@@ -92,7 +92,7 @@ def verdict_of(votes: Sequence[LayerVote]) -> Evidence:
     }
     apart = _apart(votes, by_name)
     if apart:
-        return Evidence(SOURCE, MIXED, apart, figures=figures)
+        return Evidence(SOURCE, MIXED, *apart, figures)
     said = _says(whole)
     width = _narrower(votes) if said == Pairing.INTERLEAVED.value else None
     if width is not None:
@@ -141,23 +141,24 @@ def _says(sign: Sign) -> str:
     return Pairing.HALF.value if sign.effect > 0 else Pairing.INTERLEAVED.value
 
 
-def _apart(votes: Sequence[LayerVote], by_name: Mapping[str, Sign]) -> str:
-    """Which layers, or which of q and k, firmly say another layout than the rest; empty where none does."""
-    of_layers = {says: [v.layer for v in votes if _says(v.vote) == says] for says in (p.value for p in Pairing)}
+def _apart(votes: Sequence[LayerVote], by_name: Mapping[str, Sign]) -> tuple[str, float] | None:
+    """Which layers, or which of q and k, firmly say another layout than the rest, and how sure that is."""
+    of_layers = {says: [v for v in votes if _says(v.vote) == says] for says in (p.value for p in Pairing)}
     if all(of_layers.values()):
-        parts = (
-            f"{len(layers)} {'layer says' if len(layers) == 1 else 'layers say'} {says} ({_some(layers)})"
-            for says, layers in of_layers.items()
+        said = (
+            f"{len(found)} {'layer says' if len(found) == 1 else 'layers say'} {says} ({_some(found)})"
+            for says, found in of_layers.items()
         )
-        return ", and ".join(parts)
+        return ", and ".join(said), min(max(confidence(v.vote) for v in found) for found in of_layers.values())
     q, k = (_says(by_name[name]) if name in by_name else UNKNOWN for name in ("q", "k"))
     if UNKNOWN not in (q, k) and q != k:
-        return f"the q rows say {q}, and the k rows {k}: only one of them was permuted"
-    return ""
+        said_apart = f"the q rows say {q}, and the k rows {k}: only one of them was permuted"
+        return said_apart, min(confidence(by_name[name]) for name in ("q", "k"))
+    return None
 
 
-def _some(layers: Sequence[str]) -> str:
-    return ", ".join(layers[:4]) + (", ..." if len(layers) > 4 else "")
+def _some(votes: Sequence[LayerVote]) -> str:
+    return ", ".join(vote.layer for vote in votes[:4]) + (", ..." if len(votes) > 4 else "")
 
 
 def _counted(votes: Sequence[LayerVote]) -> str:

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import torch
 
+from ropetool.checkpoint.copying import copy_file
 from ropetool.checkpoint.folder import CONFIG, Checkpoint, check_space, copy_side_files, open_checkpoint, side_files
-from ropetool.checkpoint.shards import copy_file
 from ropetool.errors import CheckpointError, UnsupportedError
 from ropetool.models.loading import reason
 from ropetool.models.options import DType

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from ropetool.checkpoint.adapter import ADAPTER_PICKLE, ADAPTER_SINGLE
+from ropetool.checkpoint.copying import copy_file
 from ropetool.checkpoint.folder import (
     ADAPTER_CONFIG,
     CONFIG,
@@ -38,7 +39,7 @@ from ropetool.checkpoint.pickled import (
     planned_shard,
     safetensors_names,
 )
-from ropetool.checkpoint.shards import BUFFER_BYTES, Shard, copy_file, no_progress, read_json_file
+from ropetool.checkpoint.shards import BUFFER_BYTES, Shard, no_progress, read_json_file
 from ropetool.checkpoint.shards import Tensor as Entry
 from ropetool.errors import PickleFileError
 from ropetool.families.lengths import to_json

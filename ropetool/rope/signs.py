@@ -105,14 +105,20 @@ def measures_of_layer(q_HRM: Floats | None, k_GRM: Floats | None) -> dict[str, F
     * ``qk``: the cosine between a row of q and the row of k that it meets, for heads that read the same inputs.
     """
     measures: dict[str, Floats] = {}
-    norms = {name: np.linalg.norm(rows, axis=-1) for name, rows in (("q", q_HRM), ("k", k_GRM)) if rows is not None}
+    norms = {name: _dots(rows, rows) ** 0.5 for name, rows in (("q", q_HRM), ("k", k_GRM)) if rows is not None}
     for name, norm in norms.items():
         measures[name] = np.log(norm + _TINY)
     if q_HRM is not None and k_GRM is not None and _meet(q_HRM, k_GRM):
-        group = len(q_HRM) // len(k_GRM)
-        k_HRM, norm_HR = np.repeat(k_GRM, group, axis=0), np.repeat(norms["k"], group, axis=0)
-        measures["qk"] = np.einsum("hrm,hrm->hr", q_HRM, k_HRM) / (norms["q"] * norm_HR + _TINY)
+        per = len(q_HRM) // len(k_GRM)
+        dots_HR = np.concatenate([_dots(q_HRM[i * per : (i + 1) * per], k_RM) for i, k_RM in enumerate(k_GRM)])
+        measures["qk"] = dots_HR / (norms["q"] * np.repeat(norms["k"], per, axis=0) + _TINY)
     return measures
+
+
+def _dots(a_HRM: Floats, b_RM: Floats) -> Floats:
+    """The dot product of each row with its partner; summed in the type of the rows, given as float64."""
+    dots: Floats = np.einsum("...rm,...rm->...r", a_HRM, b_RM).astype(np.float64)
+    return dots
 
 
 def signs_of(measures: Mapping[str, Floats], rows: int | None = None) -> dict[str, Sign]:

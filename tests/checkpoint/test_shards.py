@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
 from ropetool.checkpoint import shards
-from ropetool.checkpoint.shards import Tensor, copy_file, output_error, patch_rows, read_shard, write_tensor
+from ropetool.checkpoint.shards import Tensor, output_error, patch_rows, read_shard, write_tensor
 from ropetool.errors import NoSpaceError, OutputError, ShapeError, ShardError
 from ropetool.rope.pairing import Head, Keep, Pairing, closed_blocks, index_map
 from tests.tiny import raw_tensors
@@ -235,39 +235,7 @@ def test_write_tensor_writes_that_tensor_only(tmp_path: Path) -> None:
     assert load_file(file)["b"].sum() == 4
 
 
-# --- copying --------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("in_kernel", [True, False])
-@pytest.mark.parametrize("size", [0, 1, 5_000_000])
-def test_a_copy_is_the_same_bytes_and_is_counted(size: int, in_kernel: bool, tmp_path: Path, monkeypatch) -> None:
-    if not in_kernel:
-        monkeypatch.delattr(os, "copy_file_range")
-    source, target, counted = tmp_path / "a", tmp_path / "b", []
-    source.write_bytes(random.Random(1).randbytes(size))
-    source.chmod(0o440)
-    copy_file(source, target, counted.append)
-    assert target.read_bytes() == source.read_bytes()
-    assert sum(counted) == size
-    assert target.stat().st_mode & 0o777 == 0o640, "a copy of a read-only file can be patched"
-
-
-def test_a_kernel_that_cannot_copy_across_devices_falls_back(tmp_path: Path, monkeypatch) -> None:
-    def refuse(*arguments: object) -> int:
-        raise OSError(18, "Invalid cross-device link")
-
-    monkeypatch.setattr(os, "copy_file_range", refuse)
-    (tmp_path / "a").write_bytes(b"content")
-    copy_file(tmp_path / "a", tmp_path / "b")
-    assert (tmp_path / "b").read_bytes() == b"content"
-
-
-def test_a_copy_never_overwrites(tmp_path: Path) -> None:
-    (tmp_path / "a").write_bytes(b"new")
-    (tmp_path / "b").write_bytes(b"old")
-    with pytest.raises(FileExistsError):
-        copy_file(tmp_path / "a", tmp_path / "b")
-    assert (tmp_path / "b").read_bytes() == b"old"
+# --- errors -----------------------------------------------------------------------------------------------------------
 
 
 def test_what_a_failed_write_is_called() -> None:

@@ -269,7 +269,8 @@ def test_what_verify_refuses_never_has_its_name(run, checkpoint, tmp_path: Path,
     """Here the conversion forgets to move anything; --verify looks before the result is renamed."""
     from ropetool import convert
 
-    monkeypatch.setattr(convert, "patch_rows", lambda *arguments: None)
+    monkeypatch.setattr(convert, "parts", lambda moves: [])
+    monkeypatch.setattr(convert, "carry_out", lambda *arguments: None)
     done = run("convert", checkpoint("llama"), tmp_path / "out", "--to", "interleaved", "--verify", "--json")
     assert (done.code, done.json["passed"]) == (1, False)
     assert "was not kept" in done.err

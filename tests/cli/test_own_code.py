@@ -204,7 +204,8 @@ def test_what_code_prints_does_not_reach_stdout(run, tmp_path: Path) -> None:
 def test_a_result_that_fails_is_never_seen_and_the_verdict_is_printed(run, tmp_path: Path, monkeypatch) -> None:
     """Here the conversion forgets to move anything."""
     source = odd.write(tmp_path / "source", "grouped")
-    monkeypatch.setattr(convert, "patch_rows", lambda *arguments: None)
+    monkeypatch.setattr(convert, "parts", lambda moves: [])
+    monkeypatch.setattr(convert, "carry_out", lambda *arguments: None)
     done = run("convert", source, tmp_path / "out", "--to", "half", TRUST, "--json")
     assert done.code == 1
     assert not done.json["passed"]

@@ -123,7 +123,9 @@ RULES = {
         [family(HALF), weights(MIXED)], MIXED, LAYERS, "measured by the weights",
         "layers 0 and 3 half, 1 and 2 interleaved",
     ),
-    "the layers differ, and the text says one": ([family(HALF), weights(MIXED), text(HALF)], UNKNOWN, UNCLEAR, "", ""),
+    "the layers differ, and the text says one": (
+        [family(HALF), weights(MIXED), text(HALF)], MIXED, LAYERS, "measured by the weights", "not all rows",
+    ),
     "a key contradicts": (
         [family(HALF), key(INTERLEAVED)], HALF, KEY, "contradicted by the key rope_traditional",
         "but the key rope_traditional says interleaved",
@@ -193,7 +195,9 @@ def test_whatever_is_measured_the_verdict_is_what_the_sure_ones_agree_on(declare
         both = [one, replace(other, source="text")]
         sure = {e.says for e in both if e.says != UNKNOWN and (e.confidence or 0) >= CONFIDENT}
         verdict = join([*declared, *both])
-        if len(sure) == 1:
+        if MIXED in sure:
+            assert verdict.pairing == MIXED
+        elif len(sure) == 1:
             assert verdict.pairing == sure.copy().pop()
         elif sure:
             assert verdict.pairing == UNKNOWN

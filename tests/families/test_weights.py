@@ -64,7 +64,7 @@ def test_one_of_q_and_k_permuted_is_mixed(only, tmp_path):
     found = witness(permuted(bundled(CHECKPOINT), tmp_path / "half-done", only))
     assert found.says == "mixed"
     assert "only one of them was permuted" in found.detail
-    assert found.confidence is None
+    assert found.confidence > 0.95
 
 
 def test_layers_that_differ_are_mixed_and_named(tmp_path):
