@@ -13,6 +13,7 @@ import math
 import os
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -138,7 +139,7 @@ def _unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 
 def _header(path: Path, size_bytes: int) -> tuple[dict[str, Any], int]:
     """The header's JSON object and the file offset at which the data begins."""
-    with path.open("rb") as file:
+    with naming(path), path.open("rb") as file:
         prefix = file.read(8)
         if len(prefix) < 8:
             raise _reject(path, f"it has {size_bytes} bytes, too few for a header")
@@ -227,8 +228,10 @@ def read_json_file(path: Path, limit_bytes: int = 64 << 20) -> dict[str, Any]:
     def refuse_constant(text: str) -> Any:
         raise ValueError(f"{text} is not a JSON number")
 
+    with naming(path):
+        raw = path.read_bytes()
     try:
-        value = json.loads(path.read_bytes().decode("utf-8"), parse_constant=refuse_constant, object_pairs_hook=_unique)
+        value = json.loads(raw.decode("utf-8"), parse_constant=refuse_constant, object_pairs_hook=_unique)
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path.name} cannot be read as JSON: {error}", file=str(path)) from error
     if not isinstance(value, dict):
@@ -335,6 +338,16 @@ def read_exactly(fd: int, size_bytes: int, offset: int) -> bytes:
         parts.append(part)
         size_bytes, offset = size_bytes - len(part), offset + len(part)
     return b"".join(parts)
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Within, an error that names no file names this one: those of read(2) do not."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or str(path)
+        raise
 
 
 def name_of(fd: int) -> str | None:

@@ -37,6 +37,7 @@ class Row:
     fd: int | None = None
     paths: tuple[tuple[int | None, int], ...] = ()
     size: int | None = None
+    vector: bool = False  # argument 1 is an array of struct iovec, whose sizes count
     offset: int | None = None
     flags: int | None = None
     only: tuple[int, ...] = ()  # the values of argument 1 with which it counts
@@ -45,13 +46,13 @@ class Row:
 ROWS: Mapping[int, Row] = {
     0: Row("read", Kind.READ, fd=0, size=2),
     17: Row("pread64", Kind.READ, fd=0, size=2, offset=3),
-    19: Row("readv", Kind.READ, fd=0),
-    295: Row("preadv", Kind.READ, fd=0, offset=3),
+    19: Row("readv", Kind.READ, fd=0, vector=True),
+    295: Row("preadv", Kind.READ, fd=0, vector=True, offset=3),
     9: Row("mmap", Kind.READ, fd=4),
     1: Row("write", Kind.WRITE, fd=0, size=2),
     18: Row("pwrite64", Kind.WRITE, fd=0, size=2, offset=3),
-    20: Row("writev", Kind.WRITE, fd=0),
-    296: Row("pwritev", Kind.WRITE, fd=0, offset=3),
+    20: Row("writev", Kind.WRITE, fd=0, vector=True),
+    296: Row("pwritev", Kind.WRITE, fd=0, vector=True, offset=3),
     40: Row("sendfile", Kind.WRITE, fd=0, size=3),
     326: Row("copy_file_range", Kind.WRITE, fd=2, size=4),
     16: Row("ioctl", Kind.WRITE, fd=0, only=REFLINKS),
@@ -105,11 +106,7 @@ class Call:
     row: Row
     path: str
     args: tuple[int, ...]
-
-    @property
-    def size(self) -> int:
-        """The bytes that it asks for, 0 where it has no size."""
-        return self.args[self.row.size] if self.row.size is not None else 0
+    size: int  # the bytes that it asks for (of several, in the first buffer), 0 where it has no size
 
     @property
     def changes(self) -> bool:

@@ -10,11 +10,12 @@ import errno
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import PurePath
 
 from tests.crash.calls import Call, Kind
 from tests.crash.killing import FAILED, Outcome, unharmed
 from tests.crash.ptrace import GO_ON, Act
-from tests.crash.running import traced
+from tests.crash.running import Done, traced
 from tests.crash.scenes import SRC, Scene
 
 Where = Callable[[Call], bool]
@@ -30,18 +31,31 @@ class Fault:
     lasting: bool = False
     got_round: bool = False
 
-    def decide(self, at: int) -> Callable[[Call], Act]:
-        """What happens at each call when the fault is at call number ``at``."""
+    def planted(self, number: int) -> Planted:
+        """This fault at the how-many-th call that it can be at."""
+        return Planted(self, number)
 
-        def act(call: Call) -> Act:
-            hit = call.at >= at if self.lasting else call.at == at
-            if not hit or not self.where(call):
-                return GO_ON
-            if self.error:
-                return Act(error=self.error)
-            return Act(size=(call.size + 1) // 2) if call.size > 1 else GO_ON
 
-        return act
+@dataclass
+class Planted:
+    """A fault on its way: ``hit`` is the call that it met first."""
+
+    fault: Fault
+    countdown: int
+    hit: Call | None = None
+
+    def decide(self, call: Call) -> Act:
+        """What happens at ``call``."""
+        fault = self.fault
+        if not fault.where(call):
+            return GO_ON
+        self.countdown -= 1
+        if self.countdown >= 0 or (self.hit and not fault.lasting):
+            return GO_ON
+        self.hit = self.hit or call
+        if fault.error:
+            return Act(error=fault.error)
+        return Act(size=(call.size + 1) // 2) if call.size > 1 else GO_ON
 
 
 def of(*kinds: Kind, named: Sequence[str] = (), but: Sequence[str] = (), changing: bool = False) -> Where:
@@ -54,7 +68,11 @@ def of(*kinds: Kind, named: Sequence[str] = (), but: Sequence[str] = (), changin
     return where
 
 
-MAKES = ("mkdir", "mkdirat", "rename", "renameat", "renameat2", "link", "linkat", "symlink", "symlinkat")
+def _closes_file(call: Call) -> bool:
+    """close(2) fails where written data could not be kept: of a file, and one that is still there."""
+    return call.row.kind is Kind.CLOSE and PurePath(call.path).suffix in (".json", ".safetensors", ".journal")
+
+
 TAKES = ("unlink", "unlinkat", "rmdir")
 RENAMES, MKDIRS = ("rename", "renameat", "renameat2"), ("mkdir", "mkdirat")
 IN_KERNEL = ("copy_file_range", "sendfile")
@@ -75,7 +93,7 @@ FAULTS = (
     Fault("EACCES on open", of(Kind.OPEN), errno.EACCES),
     Fault("EMFILE on open", of(Kind.OPEN), errno.EMFILE),
     Fault("EIO on open", of(Kind.OPEN), errno.EIO),
-    Fault("EIO on close", of(Kind.CLOSE), errno.EIO),
+    Fault("EIO on close", _closes_file, errno.EIO),
     Fault("EPERM on chmod", of(Kind.MODE), errno.EPERM),
     Fault("EIO on stat or listing", of(Kind.LOOK), errno.EIO),
     Fault("ENOLCK on lock", of(Kind.LOCK), errno.ENOLCK),
@@ -93,19 +111,26 @@ def fail_everywhere(scene: Scene, number: int, seed: int, faults: Sequence[Fault
     calls = unharmed(scene).calls
     rng = random.Random(seed)
     for fault in faults:
-        hit = [call for call in calls if fault.where(call)]
-        chosen = rng.sample(hit, min(number, len(hit)))
-        if fault.lasting and hit and hit[0] not in chosen:
-            chosen[0] = hit[0]
-        for call in sorted(chosen, key=lambda call: call.at):
-            done = traced(scene.arguments, scene.root, fault.decide(call.at), run=scene.run)
+        possible = sum(map(fault.where, calls))
+        chosen = set(rng.sample(range(possible), min(number, possible)))
+        if fault.lasting and possible:
+            chosen.add(0)
+        for at in sorted(chosen):
+            planted = fault.planted(at)
+            done = traced(scene.arguments, scene.root, planted.decide, run=scene.run)
             how, wrong = scene.after_fault(done)
-            reads = call.path.startswith(f"{SRC}/") and call.row.kind is not Kind.CLOSE
-            if done.code != 0 and reads and str(scene.src) not in done.err:
-                wrong.append(f"what could not be read is not named: {done.err.strip()[:200]}")
-            if fault.got_round and done.code != 0:
-                wrong.append(f"not got round: {done.err.strip()[:200]}")
+            wrong += _faults_of_telling(scene, planted, done)
             scene.clear()
-            yield Outcome(
-                scene.command.name, fault.name, f"call {call.at} {call}", FAILED if wrong else how, "; ".join(wrong)
-            )
+            where = f"number {at}, {planted.hit}"
+            yield Outcome(scene.command.name, fault.name, where, FAILED if wrong else how, "; ".join(wrong))
+
+
+def _faults_of_telling(scene: Scene, planted: Planted, done: Done) -> Iterator[str]:
+    """What is wrong with how a fault was taken, whatever the files are: noticed for nothing, or not named."""
+    hit, said = planted.hit, done.err.strip()[:200]
+    if done.code == 0 or hit is None:
+        return
+    if planted.fault.got_round:
+        yield f"not got round: {said}"
+    if hit.path.startswith(f"{SRC}/") and hit.row.kind in (Kind.OPEN, Kind.READ) and str(scene.src) not in done.err:
+        yield f"what could not be read is not named: {said}"

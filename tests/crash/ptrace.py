@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.crash.calls import ROWS, Call, Kind
+from tests.crash.calls import ROWS, Call, Kind, Row
 
 TRACEME, GETREGS, SETREGS, SYSCALL, SETOPTIONS = 0, 12, 13, 24, 0x4200  # linux/ptrace.h, x86/asm/ptrace-abi.h
 SYSGOOD, FORK, VFORK, CLONE, EXITKILL = 0x1, 0x2, 0x4, 0x8, 0x100000
@@ -180,7 +180,7 @@ class _Tracer:
         path = self._path(tid, row.fd, row.paths, args)
         if path is None:
             return None
-        call = Call(self.count, row, path, args)
+        call = Call(self.count, row, path, args, _size(tid, row, args))
         self.count += 1
         act = self.decide(call)
         if act.kill_before:
@@ -190,9 +190,8 @@ class _Tracer:
         elif act.error:
             registers[ORIG_RAX] = 2**64 - 1  # no call: the kernel does nothing
             _ptrace(SETREGS, tid, 0, ctypes.addressof(registers))
-        elif act.size is not None and row.size is not None:
-            registers[ARGUMENTS[row.size]] = act.size
-            _ptrace(SETREGS, tid, 0, ctypes.addressof(registers))
+        elif act.size is not None:
+            _resize(tid, call, act.size, registers)
         return call, act, self._written(tid, call) if self.observe else b""
 
     def _leave(
@@ -201,9 +200,8 @@ class _Tracer:
         if act.error:
             registers[RAX] = 2**64 - act.error
             _ptrace(SETREGS, tid, 0, ctypes.addressof(registers))
-        elif act.size is not None and call.row.size is not None:  # the caller may look at its register again
-            registers[ARGUMENTS[call.row.size]] = call.size
-            _ptrace(SETREGS, tid, 0, ctypes.addressof(registers))
+        elif act.size is not None:  # the caller may look at its register, or its buffers, again
+            _resize(tid, call, call.size, registers)
         if self.observe:
             self.observe(call, signed(registers[RAX]), data)
         if act.kill_after:
@@ -237,6 +235,22 @@ class _Tracer:
         if call.row.kind is not Kind.WRITE or call.row.name not in ("write", "pwrite64"):
             return b""
         return _memory(tid, call.args[1], call.size)
+
+
+def _size(tid: int, row: Row, args: tuple[int, ...]) -> int:
+    if row.vector:
+        return int.from_bytes(_memory(tid, args[1] + 8, 8), "little")  # struct iovec: base, length
+    return args[row.size] if row.size is not None else 0
+
+
+def _resize(tid: int, call: Call, size: int, registers: ctypes.Array[ctypes.c_ulonglong]) -> None:
+    """Let a call ask for ``size`` bytes; one without a size stays as it is."""
+    if call.row.vector:
+        with open(f"/proc/{tid}/mem", "r+b", buffering=0) as memory:
+            os.pwrite(memory.fileno(), size.to_bytes(8, "little"), call.args[1] + 8)
+    elif call.row.size is not None:
+        registers[ARGUMENTS[call.row.size]] = size
+        _ptrace(SETREGS, tid, 0, ctypes.addressof(registers))
 
 
 def _memory(tid: int, address: int, size: int) -> bytes:
