@@ -44,7 +44,10 @@ def outcomes_of(command: Command, points: int, faults: int, seed: int) -> Iterat
                 if why:
                     yield Outcome(command.name, "a small disk", why, "left out")
                 else:
-                    yield from fill_disk(command.at(root / "small"), 2 * faults)
+                    small = command.at(root / "small")
+                    yield from fill_disk(small, 2 * faults)
+                    small.close()
+        scene.close()
 
 
 def table(rows: Sequence[str], columns: Sequence[str], counts: Counter[tuple[str, str]], corner: str) -> str:

@@ -81,6 +81,9 @@ class Scene(Protocol):
     def clear(self) -> None:
         """Back to the source alone, as it was."""
 
+    def close(self) -> None:
+        """Remove what was kept elsewhere."""
+
     def after_kill(self) -> Judged:
         """Recover; returns in a word how, and everything that is wrong."""
 
@@ -132,6 +135,9 @@ class Beside:
         for name in (DST, *self.leftovers()):
             path = self.root / name
             shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Nothing was kept elsewhere."""
 
     def after_kill(self) -> Judged:
         """The next run has to remove what a killed one left."""
