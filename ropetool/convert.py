@@ -291,7 +291,7 @@ def apply(
     began = time.perf_counter()
     checkpoint = conversion.checkpoint
     check_space(conversion.destination.resolve().parent, conversion.total_bytes)
-    with staged(conversion.destination, sync=bool(sync)) as stage:
+    with staged(conversion.destination, like=checkpoint.directory, sync=bool(sync)) as stage:
         largest_first = sorted(checkpoint.shards, key=lambda shard: -shard.size_bytes)
         side_by_side(partial(_write, conversion, stage), largest_first, progress)
         copy_side_files(checkpoint, stage, conversion.files)

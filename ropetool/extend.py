@@ -266,7 +266,7 @@ def apply(extension: Extension, progress: Callable[[int], None] = no_progress) -
     if extension.weights is Weights.COPY:
         needed = sum(shard.size_bytes for shard in checkpoint.shards)
         check_space(extension.destination.resolve().parent, needed)
-    with staged(extension.destination) as stage:
+    with staged(extension.destination, like=checkpoint.directory) as stage:
         _bring_weights(extension, stage, progress)
         copy_side_files(checkpoint, stage, side_files(checkpoint))
         for name, content in {**extension.edits.files, CONFIG: protected(extension.config)}.items():

@@ -40,6 +40,8 @@ from ropetool.checkpoint.pickled import PICKLE_INDEX, PICKLE_SINGLE, pickled_nam
 from ropetool.checkpoint.shards import MAX_HEADER_BYTES, read_json_file, read_shard
 from ropetool.errors import HubNotFoundError, OutputError
 
+# Another process fetches the same headers: then they are its.
+PATIENCE_SECONDS = 60.0
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -180,7 +182,7 @@ def _fetch_headers(repo: _Repo, shards: list[str]) -> None:
     """Make the directory with the headers of ``shards`` and the record of them."""
     weights = tuple(name for name in repo.files.sizes if PurePosixPath(name).suffix in WEIGHT_SUFFIXES)
     try:
-        with staged(repo.place) as stage:
+        with staged(repo.place, patience_seconds=PATIENCE_SECONDS) as stage:
             sizes = _at_once(lambda name: _read_header(repo, name, stage), shards)
             record = Held(repo.hub.repo, repo.files.commit, dict(zip(shards, sizes, strict=True)), weights)
             record.write(stage)

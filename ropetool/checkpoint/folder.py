@@ -6,7 +6,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePosixPath
@@ -17,8 +17,9 @@ from ropetool.checkpoint.foreign import format_without_config
 from ropetool.checkpoint.guard import is_guarded, unguarded
 from ropetool.checkpoint.headers import held
 from ropetool.checkpoint.journal import refuse_half_converted
-from ropetool.checkpoint.lock import refuse_busy
+from ropetool.checkpoint.lock import PATIENCE_SECONDS, refuse_busy
 from ropetool.checkpoint.shards import Shard, Tensor, output_error, read_json_file, read_shard
+from ropetool.checkpoint.staging import own_stage
 from ropetool.errors import (
     CheckpointError,
     IndexFileError,
@@ -291,19 +292,33 @@ def check_space(parent: Path, needed_bytes: int) -> None:
 
 
 @contextmanager
-def staged(destination: Path, *, sync: bool = False) -> Iterator[Path]:
+def staged(
+    destination: Path, *, like: Path | None = None, sync: bool = False, patience_seconds: float = PATIENCE_SECONDS
+) -> Iterator[Path]:
     """A sibling directory to write into; it becomes ``destination`` when the block ends well, else it is removed.
 
-    With ``sync`` every file is on disk before the rename, and the rename before the block is left.
+    It and its files get the modes of those in ``like``, but that their owner may write. With ``sync`` every file is on
+    disk before the rename, and the rename before the block is left. A run that is killed leaves the sibling, which the
+    next one to the same place removes; one that is at it still is waited for so long (`BusyError`).
     """
     parent = destination.resolve().parent
+    with ExitStack() as stack:
+        try:
+            stage = stack.enter_context(own_stage(destination, patience_seconds))
+        except OSError as error:
+            raise output_error(error, parent) from error
+        with _becoming(stage, destination, like, sync):
+            yield stage
+
+
+@contextmanager
+def _becoming(stage: Path, destination: Path, like: Path | None, sync: bool) -> Iterator[None]:
+    parent = destination.resolve().parent
     try:
-        stage = Path(tempfile.mkdtemp(prefix=f".{destination.name}.ropetool-", dir=parent))
-    except OSError as error:
-        raise output_error(error, parent) from error
-    try:
-        yield stage
+        yield
         stage.chmod(0o777 & ~_umask())
+        if like is not None:
+            _take_modes(stage, like)
         if sync:
             _sync(*(path for path in stage.rglob("*")), stage)
         os.rename(stage, destination)
@@ -314,6 +329,16 @@ def staged(destination: Path, *, sync: bool = False) -> Iterator[Path]:
         if isinstance(error, OSError):
             raise output_error(error, destination) from error
         raise
+
+
+def _take_modes(stage: Path, like: Path) -> None:
+    """Give what is in ``stage``, and itself, the modes of what is in ``like`` by the same name."""
+    for path in (stage, *stage.rglob("*")):
+        original = like / path.relative_to(stage)
+        if original.exists() and not path.is_symlink():
+            mode = original.stat().st_mode & 0o777 | (0o700 if path.is_dir() else 0o200)
+            if mode != path.stat().st_mode & 0o777:
+                path.chmod(mode)
 
 
 def _sync(*paths: Path) -> None:

@@ -76,12 +76,13 @@ def refuse_busy(path: Path) -> None:
 
 
 @contextmanager
-def exclusive(directory: Path) -> Iterator[bool]:
+def exclusive(directory: Path, *, anew: bool = False, patience_seconds: float = PATIENCE_SECONDS) -> Iterator[bool]:
     """Within, no other process has ``directory`` to read or to change; raises `BusyError` where one has it now.
 
-    Yields false where the file system has no such locks. This process may ask twice.
+    Yields false where the file system has no such locks. This process may ask twice, unless ``anew``. Raises
+    `FileNotFoundError` where the directory is not there, or is no longer once it is free.
     """
-    with _locked(directory, fcntl.LOCK_EX) as known:
+    with _locked(directory, fcntl.LOCK_EX, anew, patience_seconds) as known:
         yield known
 
 
@@ -91,15 +92,17 @@ def directory_of(path: Path) -> Path:
 
 
 @contextmanager
-def _locked(directory: Path, how: int) -> Iterator[bool]:
+def _locked(directory: Path, how: int, anew: bool = False, patience_seconds: float = 0.0) -> Iterator[bool]:
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         status = os.fstat(descriptor)
         key = (status.st_dev, status.st_ino)
-        if _own[key]:
+        if _own[key] and not anew:
             yield True
             return
-        known = _take(descriptor, how, directory)
+        known = _take(descriptor, how, directory, patience_seconds)
+        if how == fcntl.LOCK_EX and not os.path.samestat(status, os.stat(directory)):
+            raise FileNotFoundError(errno.ENOENT, "it was taken away", str(directory))
         owned = int(known and how == fcntl.LOCK_EX)
         _own[key] += owned
         try:
@@ -110,9 +113,9 @@ def _locked(directory: Path, how: int) -> Iterator[bool]:
         os.close(descriptor)
 
 
-def _take(descriptor: int, how: int, directory: Path) -> bool:
+def _take(descriptor: int, how: int, directory: Path, patience_seconds: float) -> bool:
     """Whether the lock was taken; false where there are none."""
-    until = time.monotonic() + (PATIENCE_SECONDS if how == fcntl.LOCK_EX else 0.0)
+    until = time.monotonic() + patience_seconds
     while True:
         try:
             fcntl.flock(descriptor, how | fcntl.LOCK_NB)

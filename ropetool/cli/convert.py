@@ -71,7 +71,7 @@ def convert(
     """Write SRC to DST in the other RoPE layout: the same model, with the rows of q and k in the other order.
 
     Unless --from says what SRC is, its weights are asked (and with --text the whole model, which is run): where they
-    contradict config.json, nothing is written. --in-place makes SRC the result; --resume or --undo ends it, interrupted.
+    contradict config.json, nothing is written. --in-place makes SRC itself the result; --resume or --undo end that.
 
     Example: ropetool convert ./Llama-3.1-8B ./Llama-3.1-8B-meta --to interleaved
     """

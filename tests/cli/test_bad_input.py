@@ -306,7 +306,7 @@ def test_a_read_only_place_to_write_is_named(own, run, tmp_path: Path, monkeypat
         raise OSError(30, "Read-only file system")
 
     source = own("llama")
-    monkeypatch.setattr("tempfile.mkdtemp", refuse)
+    monkeypatch.setattr("ropetool.checkpoint.staging._make", refuse)
     done = run("convert", source, tmp_path / "out", *TO)
     assert done.code == 2
     assert "Read-only file system" in done.err
