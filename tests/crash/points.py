@@ -47,7 +47,7 @@ def choose(calls: Sequence[Call], whole_run: float, writing: float, number: int,
     """``number`` points spread over the calls of one run, and over its seconds, the last ``writing`` of them twice.
 
     A kill before a call that only reads differs from the one before it by nothing on the disk. So what changes
-    something comes first: the middle of every write, before every other change, then before every other call.
+    something has most of the points: the middle of writes a third, the call itself half.
     """
     rng = random.Random(seed)
     by_time = max(1, int(number * SHARE_BY_TIME))
@@ -59,7 +59,8 @@ def choose(calls: Sequence[Call], whole_run: float, writing: float, number: int,
     ]
     changing = [Point("before a call", call.at) for call in calls if call.changes]
     reading = [Point("before a call", call.at) for call in calls if not call.changes]
-    first = _spread(sorted((*within, *changing), key=lambda point: point.at), max(1, whole * 3 // 4), rng)
+    first = _spread(within, max(1, whole // 3), rng)
+    first += _spread(changing, max(1, whole // 2), rng)
     points = first + _spread(reading, whole - len(first), rng)
     while len(points) < whole:  # a short run: torn writes at other places
         points.append(Point("within a write", rng.choice(within).at, share=rng.random()))

@@ -1,0 +1,70 @@
+"""Commands that are killed and that fail, at a few points each: the whole run is `python -m tests.crash`.
+
+In a process of its own, without torch: it forks for every run.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.crash.faults import FAULTS
+from tests.crash.killing import FAILED
+from tests.crash.planted import PLANTS
+from tests.crash.ptrace import why_not
+from tests.crash.scenes import COMMANDS, Command
+
+ROOT = Path(__file__).resolve().parents[2]
+POINTS, FAULT_CALLS = 10, 1
+# Faults of calls that the command never makes.
+NEVER = {
+    True: {"no copying in the kernel", "EROFS on mkdir", "EMLINK on link"},
+    False: {"EMLINK on link", "EIO on sync", "ENOLCK on lock"},
+}
+
+needs_ptrace = pytest.mark.skipif(bool(why_not()), reason=f"calls cannot be traced: {why_not()}")
+
+
+def harness(module: str, *arguments: object) -> Any:
+    done = subprocess.run(
+        [sys.executable, "-m", module, *map(str, arguments)], cwd=ROOT, capture_output=True, text=True, check=False,
+        timeout=600,
+    )  # fmt: skip
+    assert done.returncode in (0, 1), done.stderr
+    return json.loads(done.stdout)
+
+
+@needs_ptrace
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
+def test_whatever_happens_it_is_old_or_new(command: Command) -> None:
+    outcomes: Sequence[dict[str, str]] = harness(
+        "tests.crash", "--command", command.name, "--points", POINTS, "--faults", FAULT_CALLS, "--json"
+    )
+    assert [outcome for outcome in outcomes if outcome["outcome"] == FAILED] == []
+    ways = Counter(outcome["how"] for outcome in outcomes)
+    assert ways["before a call"] + ways["within a write"] + ways["after a delay"] == POINTS
+    assert ways["within a write"], "no write was torn"
+    recovered = "resumed and undone" if command.in_place else "leftovers removed"
+    assert any(outcome["outcome"] == recovered for outcome in outcomes), "no kill left anything to recover from"
+    assert {fault.name for fault in FAULTS} - NEVER[command.in_place] <= ways.keys()
+    assert any(outcome["outcome"] == "got round" for outcome in outcomes)
+    assert any(outcome["outcome"].startswith("refused") for outcome in outcomes)
+
+
+@pytest.fixture(scope="module")
+def said() -> dict[str, list[str]]:
+    """What the harness said of every planted fault."""
+    return dict(harness("tests.crash.planted"))
+
+
+@needs_ptrace
+@pytest.mark.parametrize("name", PLANTS)
+def test_a_planted_fault_is_seen(name: str, said: dict[str, list[str]]) -> None:
+    assert any(PLANTS[name].said in sentence for sentence in said[name]), said[name]
