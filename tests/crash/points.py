@@ -37,8 +37,8 @@ class Point:
 
 def _spread(items: Sequence[Point], number: int, rng: random.Random) -> list[Point]:
     """``number`` of the items, one of each equal stretch of them."""
-    if number >= len(items):
-        return list(items)
+    if number >= len(items) or number <= 0:
+        return list(items[: max(0, number)])
     edges = [round(step * len(items) / number) for step in range(number + 1)]
     return [items[rng.randrange(low, high)] for low, high in zip(edges, edges[1:], strict=False)]
 
