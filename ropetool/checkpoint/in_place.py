@@ -45,7 +45,7 @@ from ropetool.errors import JournalError, LinkedFileError, MissingFileError, NoS
 Batches = Sequence[tuple[Piece, ...]]
 Progress = Callable[[int], None]
 # Bytes of a batch: with syncing fewer and longer ones, for each waits for the disk twice.
-BATCH_BYTES, SYNCED_BATCH_BYTES = 8 << 20, 16 << 20
+BATCH_BYTES, SYNCED_BATCH_BYTES = 2 << 20, 16 << 20
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 

@@ -33,7 +33,7 @@ def check_together(given: Mapping[str, Any]) -> None:
     """Raises `UsageError` for options of ``convert`` (``given`` has all, by parameter) that do not go together."""
     dst, in_place = given["dst"], given["in_place"]
     if given["resume"] or given["undo"]:
-        other = [name for name, value in given.items() if name not in _OF_THE_END and value not in (None, False)]
+        other = [name for name, value in given.items() if name not in _OF_THE_END and _is_given(name, value)]
         if other or (given["resume"] and given["undo"]):
             raise UsageError(
                 f"--resume and --undo end what was begun, one or the other: give SRC alone, without "
@@ -50,6 +50,10 @@ def check_together(given: Mapping[str, Any]) -> None:
         raise UsageError("--break-links is for --in-place: a copy shares nothing with SRC")
     if given["to"] is None:
         raise UsageError("--to is missing: give --to half or --to interleaved")
+
+
+def _is_given(name: str, value: object) -> bool:
+    return value is not None if name == "sync" else value not in (None, False)
 
 
 def _option(name: str) -> str:
