@@ -21,6 +21,7 @@ from pathlib import Path
 from tests.crash.faults import FAULTS, fail_everywhere
 from tests.crash.killing import FAILED, Outcome, kill_again, kill_everywhere
 from tests.crash.points import HOWS
+from tests.crash.power import cut_power
 from tests.crash.ptrace import why_not
 from tests.crash.scenes import COMMANDS, Command, InPlace
 from tests.crash.small_disk import file_system, fill_disk, limit_files
@@ -37,6 +38,8 @@ def outcomes_of(command: Command, points: int, faults: int, seed: int) -> Iterat
         yield from kill_everywhere(scene, points, seed)
         if isinstance(scene, InPlace):
             yield from kill_again(scene, points // 3, seed)
+        if command.synced:
+            yield from cut_power(scene, max(points // 3, 8), seed)
         if faults:
             yield from fail_everywhere(scene, faults, seed)
             yield from limit_files(scene, 2 * faults)

@@ -1,7 +1,7 @@
-"""Faults of a disk: calls that fail with an error of the kernel, and reads and writes that do less than they were asked.
+"""Faults of a disk: calls that fail with an error of the kernel, and reads and writes that do less than was asked.
 
-What a command may make of each: get round it, and end with the right result; or say so in one sentence, exit code 2, with
-nothing half-written left. A fault that must not even be noticed has ``got_round``.
+What a command may make of each: get round it, and end with the right result; or say so in one sentence, exit code 2,
+with nothing half-written left. A fault that must not even be noticed has ``got_round``.
 """
 
 from __future__ import annotations

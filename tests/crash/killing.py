@@ -109,7 +109,7 @@ class _Nth:
 
 
 def kill_again(scene: InPlace, number: int, seed: int) -> Iterator[Outcome]:
-    """Kill a conversion in place, then kill what ends it, up to four times; from wherever that leads both ends remain."""
+    """Kill a conversion in place, then what ends it, up to four times; from wherever that leads both ends remain."""
     rng = random.Random(seed)
     changes = sum(call.changes for call in unharmed(scene).calls)
     for step in range(number):

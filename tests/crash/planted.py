@@ -22,6 +22,7 @@ from ropetool.checkpoint.journal import Journal, Record
 from tests.crash.__main__ import SEED
 from tests.crash.faults import FAULTS, fail_everywhere
 from tests.crash.killing import Outcome, kill_again, kill_everywhere
+from tests.crash.power import cut_power
 from tests.crash.running import ropetool
 from tests.crash.scenes import COMMANDS, InPlace, Scene
 
@@ -36,6 +37,10 @@ def _kill(scene: Scene) -> Iterator[Outcome]:
 def _kill_again(scene: Scene) -> Iterator[Outcome]:
     assert isinstance(scene, InPlace)
     return kill_again(scene, POINTS // 2, SEED)
+
+
+def _cut(scene: Scene) -> Iterator[Outcome]:
+    return cut_power(scene, POINTS, SEED)
 
 
 def _fail(*names: str) -> Callable[[Scene], Iterator[Outcome]]:
@@ -109,6 +114,10 @@ PLANTS: Mapping[str, Plant] = {
     "gives nothing back from the journal": Plant(
         "convert --in-place --no-sync", in_place, "_settled", _without_the_slot, _kill_again,
         "did not make the right state",
+    ),
+    "syncs nothing": Plant("convert --sync", os, "fsync", lambda file: None, _cut, "the result is not the new state"),
+    "syncs nothing in place": Plant(
+        "convert --in-place", os, "fsync", lambda file: None, _cut, "did not make the right state"
     ),
     "refuses nothing": Plant(
         "convert --in-place --no-sync", folder, "refuse_half_converted", lambda directory: None, _kill,

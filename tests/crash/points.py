@@ -5,11 +5,12 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from tests.crash.calls import Call, Kind
 from tests.crash.ptrace import GO_ON, Act
 
-HOWS = ("before a call", "within a write", "after a delay", "again and again")
+HOWS = ("before a call", "within a write", "after a delay", "again and again", "a power cut")
 SHARE_BY_TIME = 0.2
 
 
@@ -40,7 +41,7 @@ def _spread(items: Sequence[Point], number: int, rng: random.Random) -> list[Poi
     if number >= len(items) or number <= 0:
         return list(items[: max(0, number)])
     edges = [round(step * len(items) / number) for step in range(number + 1)]
-    return [items[rng.randrange(low, high)] for low, high in zip(edges, edges[1:], strict=False)]
+    return [items[rng.randrange(low, high)] for low, high in pairwise(edges)]
 
 
 def choose(calls: Sequence[Call], whole_run: float, writing: float, number: int, seed: int) -> list[Point]:

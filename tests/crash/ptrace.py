@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.crash.calls import ROWS, Call, Kind, Row
+from tests.crash.calls import ROWS, Call, Row
 
 TRACEME, GETREGS, SETREGS, SYSCALL, SETOPTIONS = 0, 12, 13, 24, 0x4200  # linux/ptrace.h, x86/asm/ptrace-abi.h
 SYSGOOD, FORK, VFORK, CLONE, EXITKILL = 0x1, 0x2, 0x4, 0x8, 0x100000
@@ -45,7 +45,7 @@ class Act:
 
 GO_ON = Act()
 Decide = Callable[[Call], Act]
-Observe = Callable[[Call, int, bytes], None]
+Observe = Callable[[Call, int, int], None]
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Ended:
 def why_not() -> str:
     """Why nothing can be traced here; empty where it can."""
     if sys.platform != "linux" or platform.machine() != "x86_64":
-        return f"ptrace's registers are read as those of Linux on x86-64, and this is {sys.platform}, {platform.machine()}"
+        return f"registers are read as those of Linux on x86-64, and this is {sys.platform}, {platform.machine()}"
     try:
         ended = trace(lambda: 0, Path("/"), lambda call: GO_ON)
     except OSError as error:
@@ -81,7 +81,7 @@ def trace(body: Callable[[], int], root: Path, decide: Decide, observe: Observe 
     """Run ``body`` in a child and ask ``decide`` at every call on a file below ``root``, by any thread or child of it.
 
     A kill takes the child and whatever it started. ``observe`` is told of calls that were made, with their results
-    and, of a write, the data.
+    and the thread, which waits.
     """
     pid = os.fork()
     if pid == 0:
@@ -104,7 +104,7 @@ class _Tracer:
     root: Path
     decide: Decide
     observe: Observe | None
-    inside: dict[int, tuple[Call, Act, bytes] | None] = field(default_factory=dict)
+    inside: dict[int, tuple[Call, Act] | None] = field(default_factory=dict)
     seen: set[int] = field(default_factory=set)
     count: int = 0
     timed_out: bool = False
@@ -170,7 +170,7 @@ class _Tracer:
         except ProcessLookupError:
             return
 
-    def _enter(self, tid: int, registers: ctypes.Array[ctypes.c_ulonglong]) -> tuple[Call, Act, bytes] | None:
+    def _enter(self, tid: int, registers: ctypes.Array[ctypes.c_ulonglong]) -> tuple[Call, Act] | None:
         row = ROWS.get(registers[ORIG_RAX])
         if row is None:
             return None
@@ -192,18 +192,16 @@ class _Tracer:
             _ptrace(SETREGS, tid, 0, ctypes.addressof(registers))
         elif act.size is not None:
             _resize(tid, call, act.size, registers)
-        return call, act, self._written(tid, call) if self.observe else b""
+        return call, act
 
-    def _leave(
-        self, tid: int, registers: ctypes.Array[ctypes.c_ulonglong], call: Call, act: Act, data: bytes
-    ) -> None:
+    def _leave(self, tid: int, registers: ctypes.Array[ctypes.c_ulonglong], call: Call, act: Act) -> None:
         if act.error:
             registers[RAX] = 2**64 - act.error
             _ptrace(SETREGS, tid, 0, ctypes.addressof(registers))
         elif act.size is not None:  # the caller may look at its register, or its buffers, again
             _resize(tid, call, call.size, registers)
         if self.observe:
-            self.observe(call, signed(registers[RAX]), data)
+            self.observe(call, signed(registers[RAX]), tid)
         if act.kill_after:
             self._kill()
 
@@ -229,12 +227,6 @@ class _Tracer:
             return os.readlink(f"/proc/{tid}/fd/{ctypes.c_int(number).value}")
         except OSError:
             return ""
-
-    @staticmethod
-    def _written(tid: int, call: Call) -> bytes:
-        if call.row.kind is not Kind.WRITE or call.row.name not in ("write", "pwrite64"):
-            return b""
-        return _memory(tid, call.args[1], call.size)
 
 
 def _size(tid: int, row: Row, args: tuple[int, ...]) -> int:

@@ -1,4 +1,4 @@
-"""Commands of ropetool in children of this process, which has imported it once: whole, traced, or killed after a time."""
+"""Commands of ropetool in children of this process, which has imported it once: whole, traced, or killed in time."""
 
 from __future__ import annotations
 

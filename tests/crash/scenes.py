@@ -26,12 +26,16 @@ Judged = tuple[str, list[str]]
 
 @dataclass(frozen=True)
 class Command:
-    """A command by its arguments; ``{src}`` and ``{dst}`` are filled in. ``linked`` gives the shards other names."""
+    """A command by its arguments; ``{src}`` and ``{dst}`` are filled in. ``linked`` gives the shards other names.
+
+    A ``synced`` one has to survive a power cut.
+    """
 
     name: str
     arguments: tuple[str, ...]
     in_place: bool = False
     linked: bool = False
+    synced: bool = False
 
     def at(self, root: Path, run: Body = ropetool) -> Scene:
         """The scene of this command in the empty directory ``root``."""
@@ -46,12 +50,12 @@ IN_PLACE = ("convert", "{src}", "--in-place", "--to", "interleaved", "--quiet")
 
 COMMANDS = (
     Command("convert", CONVERT),
-    Command("convert --sync", (*CONVERT, "--sync")),
+    Command("convert --sync", (*CONVERT, "--sync"), synced=True),
     Command("extend", EXTEND),
     Command("extend --weights copy", (*EXTEND, "--weights", "copy")),
-    Command("convert --in-place", IN_PLACE, in_place=True),
+    Command("convert --in-place", IN_PLACE, in_place=True, synced=True),
     Command("convert --in-place --no-sync", (*IN_PLACE, "--no-sync"), in_place=True),
-    Command("convert --in-place --break-links", (*IN_PLACE, "--break-links"), in_place=True, linked=True),
+    Command("convert --in-place --break-links", (*IN_PLACE, "--break-links"), in_place=True, linked=True, synced=True),
 )
 
 
