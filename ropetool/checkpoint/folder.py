@@ -313,7 +313,6 @@ def staged(
 
 @contextmanager
 def _becoming(stage: Path, destination: Path, like: Path | None, sync: bool) -> Iterator[None]:
-    parent = destination.resolve().parent
     try:
         yield
         stage.chmod(0o777 & ~_umask())
@@ -322,13 +321,21 @@ def _becoming(stage: Path, destination: Path, like: Path | None, sync: bool) -> 
         if sync:
             _sync(*(path for path in stage.rglob("*")), stage)
         os.rename(stage, destination)
-        if sync:
-            _sync(parent)
     except BaseException as error:
         shutil.rmtree(stage, ignore_errors=True)
         if isinstance(error, OSError):
             raise output_error(error, destination) from error
         raise
+    if not sync:
+        return
+    try:
+        _sync(destination.resolve().parent)
+    except OSError as error:
+        raise OutputError(
+            f"{destination} is whole, but its name is not known to be on disk: {error.strerror or error}. After a power "
+            f"cut look whether it is there",
+            path=str(destination),
+        ) from error
 
 
 def _take_modes(stage: Path, like: Path) -> None:
@@ -344,8 +351,10 @@ def _take_modes(stage: Path, like: Path) -> None:
 def _sync(*paths: Path) -> None:
     for path in paths:
         descriptor = os.open(path, os.O_RDONLY)
-        os.fsync(descriptor)
-        os.close(descriptor)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def _umask() -> int:

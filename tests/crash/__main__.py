@@ -1,7 +1,7 @@
 """The whole run, with its tables: kill every command at many points, fail each kind of call, fill the disk.
 
-    python -m tests.crash                                    300 points a command, every fault at 8 calls
-    python -m tests.crash --command convert --points 40 --faults 2 --json
+    python -m tests.crash                                    300 kills a command, 100 power cuts, every fault at 8 calls
+    python -m tests.crash --command convert --points 40 --cuts 0 --faults 2 --json
 
 The exit code is 1 where something was lost, half-written or left behind.
 """
@@ -29,17 +29,18 @@ from tests.crash.small_disk import file_system, fill_disk, limit_files
 SEED = 20261130
 
 
-def outcomes_of(command: Command, points: int, faults: int, seed: int) -> Iterator[Outcome]:
+def outcomes_of(command: Command, points: int, cuts: int, faults: int, seed: int) -> Iterator[Outcome]:
     """Everything that is done to one command."""
     with tempfile.TemporaryDirectory(prefix="crash-") as place:
         root = Path(place).resolve()
         (root / "disk").mkdir()
         scene = command.at(root / "disk")
-        yield from kill_everywhere(scene, points, seed)
-        if isinstance(scene, InPlace):
-            yield from kill_again(scene, points // 3, seed)
-        if command.synced:
-            yield from cut_power(scene, max(points // 3, 8), seed)
+        if points:
+            yield from kill_everywhere(scene, points, seed)
+        if points and isinstance(scene, InPlace):
+            yield from kill_again(scene, max(points // 3, 4), seed)
+        if cuts and command.synced:
+            yield from cut_power(scene, cuts, seed)
         if faults:
             yield from fail_everywhere(scene, faults, seed)
             yield from limit_files(scene, 2 * faults)
@@ -80,6 +81,7 @@ def main() -> int:
     names = [command.name for command in COMMANDS]
     parser.add_argument("--command", action="append", choices=names, help="only this one; may be given again")
     parser.add_argument("--points", type=int, default=300, help="kills a command")
+    parser.add_argument("--cuts", type=int, default=100, help="power cuts a command that syncs")
     parser.add_argument("--faults", type=int, default=8, help="calls at which each fault is planted")
     parser.add_argument("--seed", type=int, default=SEED)
     parser.add_argument("--json", action="store_true", help="every outcome, as JSON")
@@ -91,7 +93,7 @@ def main() -> int:
         if given.command and command.name not in given.command:
             continue
         began = time.perf_counter()
-        outcomes += outcomes_of(command, given.points, given.faults, given.seed)
+        outcomes += outcomes_of(command, given.points, given.cuts, given.faults, given.seed)
         sys.stderr.write(f"{command.name}: {time.perf_counter() - began:.0f} s\n")
     lost = [outcome for outcome in outcomes if outcome.outcome == FAILED]
     if given.json:

@@ -26,7 +26,7 @@ from tests.crash.power import cut_power
 from tests.crash.running import ropetool
 from tests.crash.scenes import COMMANDS, InPlace, Scene
 
-POINTS = 24
+POINTS = 18
 BY_NAME = {command.name: command for command in COMMANDS}
 
 

@@ -208,7 +208,7 @@ class _Tracer:
     def _path(
         self, tid: int, fd: int | None, paths: tuple[tuple[int | None, int], ...], args: tuple[int, ...]
     ) -> str | None:
-        """The first of the call's files that lies below the root, relative to it."""
+        """The first of the call's files that is the root or lies below it, relative to it."""
         names = [self._of_descriptor(tid, args[fd])] if fd is not None else []
         for directory, place in paths:
             name = os.fsdecode(_memory(tid, args[place], MAX_PATH_BYTES).split(b"\0")[0])
@@ -218,8 +218,8 @@ class _Tracer:
                 names.append(os.path.join(os.readlink(f"/proc/{tid}/cwd"), name))
             else:
                 names.append(os.path.join(self._of_descriptor(tid, args[directory]), name))
-        top = f"{self.root}/"
-        return next((name.removeprefix(top) for name in names if name.startswith(top)), None)
+        below = (os.path.relpath(name, self.root) for name in names if f"{name}/".startswith(f"{self.root}/"))
+        return next(below, None)
 
     @staticmethod
     def _of_descriptor(tid: int, number: int) -> str:

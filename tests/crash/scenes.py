@@ -164,6 +164,8 @@ class Beside:
             faults += _must_be(self.dst, self.wanted, "the result is not the new state")
         else:
             faults += faults_of_refusal(done)
+            if self.dst.exists() and "is whole" in done.err:  # said too: a power cut may undo its last step
+                return "new, and perhaps not on disk", [*faults, *_must_be(self.dst, self.wanted, "it is not whole")]
             if self.dst.exists():
                 faults.append("there is a result all the same")
         if left := self.leftovers():
