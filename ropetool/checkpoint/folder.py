@@ -332,8 +332,8 @@ def _becoming(stage: Path, destination: Path, like: Path | None, sync: bool) -> 
         _sync(destination.resolve().parent)
     except OSError as error:
         raise OutputError(
-            f"{destination} is whole, but its name is not known to be on disk: {error.strerror or error}. After a power "
-            f"cut look whether it is there",
+            f"{destination} is whole, but its name is not known to be on disk: {error.strerror or error}. After a "
+            f"power cut look whether it is there",
             path=str(destination),
         ) from error
 
