@@ -30,7 +30,7 @@ from ropetool.checkpoint.headers import hub_entry
 from ropetool.checkpoint.in_place import Change
 from ropetool.checkpoint.lock import exclusive
 from ropetool.checkpoint.pickled import pickled_files
-from ropetool.checkpoint.shards import Progress, Shard, copy_without, no_progress, read_shard
+from ropetool.checkpoint.shards import Progress, Shard, copy_without, no_progress, read_shard, unchanged
 from ropetool.engines.declared import declared_keys
 from ropetool.engines.names import EngineName
 from ropetool.engines.output import output_config
@@ -291,7 +291,8 @@ def apply(
     began = time.perf_counter()
     checkpoint = conversion.checkpoint
     check_space(conversion.destination.resolve().parent, conversion.total_bytes)
-    with staged(conversion.destination, like=checkpoint.directory, sync=bool(sync)) as stage:
+    pickles = conversion.pickled.files if conversion.pickled else ()
+    with staged(conversion.destination, like=checkpoint.directory, sync=bool(sync)) as stage, unchanged(pickles):
         largest_first = sorted(checkpoint.shards, key=lambda shard: -shard.size_bytes)
         side_by_side(partial(_write, conversion, stage), largest_first, progress)
         copy_side_files(checkpoint, stage, conversion.files)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from safetensors.torch import load_file, save_file
@@ -11,6 +13,7 @@ from torch import Tensor
 
 import ropetool
 from ropetool import convert, verify
+from ropetool.checkpoint import in_place
 from ropetool.checkpoint.folder import open_checkpoint
 from ropetool.detect import inspect
 from ropetool.errors import UnsupportedError
@@ -92,6 +95,42 @@ def test_reading_and_converting_commute(model: str, way: Way, source_of, tmp_pat
     assert (back / "model.safetensors").read_bytes() == (source / "model.safetensors").read_bytes()
     changed = {kind_of(name) for name in differing(source, there)} - {"", "bias"}
     assert changed == way.moves
+
+
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+def test_in_place_is_what_a_copy_is_cut_off_and_ended_either_way(
+    way: Way, source_of, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = source_of("llama", way)
+    old = files(source)
+    new = files(converted(source, tmp_path / "copy"))
+    assert new["model.safetensors"] != old["model.safetensors"]
+    monkeypatch.setattr(in_place, "BATCH_BYTES", 512)
+    for module in ("shards", "fields"):
+        monkeypatch.setattr(f"ropetool.checkpoint.{module}.BUFFER_BYTES", 1024)
+    real, ends = in_place._change, {"resume": convert.resume, "undo": convert.undo}
+    for end, ended in ends.items():
+        for batches in (1, 4, 7):
+            directory = Path(shutil.copytree(source, tmp_path / f"{end}-{batches}"))
+            left = iter(range(batches))
+
+            def stop(*arguments: Any, left: Iterator[int] = left) -> int:
+                moved = real(*arguments)
+                if next(left, None) is None:
+                    raise KeyboardInterrupt
+                return moved
+
+            plan = convert.plan(directory, None, read_model(open_checkpoint(source).config).pairing.other)
+            with monkeypatch.context() as patch:
+                patch.setattr(in_place, "_change", stop)
+                with pytest.raises(KeyboardInterrupt):
+                    convert.apply(plan, sync=False)
+            ended(directory)
+            assert files(directory) == (new if end == "resume" else old)
+
+
+def files(directory: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in directory.iterdir()}
 
 
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)

@@ -8,12 +8,18 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+_NEW = ".ropetool-new"
 _NO_NAMELESS = (errno.EOPNOTSUPP, errno.EISDIR, errno.ENOENT, errno.EINVAL, errno.ENOSYS)
 
 
 def beside(path: Path) -> Path:
     """Where a file lies until it takes the name ``path``."""
-    return path.with_name(f".{path.name}.ropetool-new")
+    return path.with_name(f".{path.name}{_NEW}")
+
+
+def is_temporary(path: Path) -> bool:
+    """Whether a file is one that never got its name, of a run that was killed."""
+    return path.name.startswith(".") and path.name.endswith(_NEW)
 
 
 def sync_directory(directory: Path) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from ropetool.checkpoint.copying import copy_file
+from ropetool.checkpoint.durable import is_temporary
 from ropetool.checkpoint.foreign import format_without_config
 from ropetool.checkpoint.guard import is_guarded, unguarded
 from ropetool.checkpoint.headers import held
@@ -240,7 +241,7 @@ def side_files(checkpoint: Checkpoint) -> SideFiles:
     left: list[Path] = []
     for file in sorted(p for p in _files_below(checkpoint.directory) if p.is_file() and p not in known):
         relative = file.relative_to(checkpoint.directory)
-        if any(part in (".git", ".cache", "__pycache__") for part in relative.parts):
+        if any(part in (".git", ".cache", "__pycache__") for part in relative.parts) or is_temporary(file):
             continue
         stale_index = file.name.endswith(".index.json") and str(relative) != checkpoint.index_file
         stale = file.suffix in WEIGHT_SUFFIXES or stale_index or file.name == ADAPTER_CONFIG

@@ -89,6 +89,22 @@ def stamp_of(path: Path) -> Stamp:
     return status.st_size, status.st_mtime_ns, status.st_ino
 
 
+def _check_unchanged(path: Path, stamp: Stamp) -> None:
+    if stamp_of(path) != stamp:
+        raise SourceChangedError(
+            f"{path} changed while it was read; nothing was kept. Run again when nobody writes to it", file=str(path)
+        )
+
+
+@contextmanager
+def unchanged(files: Sequence[Path]) -> Iterator[None]:
+    """Raises `SourceChangedError` where one of the files changed by the end of the block."""
+    stamps = {path: stamp_of(path) for path in files}
+    yield
+    for path, stamp in stamps.items():
+        _check_unchanged(path, stamp)
+
+
 @dataclass(frozen=True)
 class Shard:
     """A .safetensors file and what its header says; ``remote`` is where the rest is, if the header alone is here.
@@ -105,11 +121,8 @@ class Shard:
 
     def check_unchanged(self) -> None:
         """Raises `SourceChangedError` where the file is no longer the one whose header was read."""
-        if self.stamp is not None and stamp_of(self.path) != self.stamp:
-            raise SourceChangedError(
-                f"{self.path} changed while it was read; nothing was kept. Run again when nobody writes to it",
-                file=str(self.path),
-            )
+        if self.stamp is not None:
+            _check_unchanged(self.path, self.stamp)
 
     @property
     def data(self) -> Path:

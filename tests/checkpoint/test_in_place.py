@@ -99,6 +99,7 @@ def test_from_every_write_on_it_is_finished_and_taken_back(
 ) -> None:
     monkeypatch.setattr(in_place, "SYNCED_BATCH_BYTES", FEW_BYTES)
     monkeypatch.setattr(in_place, "BATCH_BYTES", FEW_BYTES)
+    monkeypatch.setattr("ropetool.checkpoint.shards.BUFFER_BYTES", FEW_BYTES)
     source = sharded(name)
     assert len(list(source.glob("*.safetensors"))) > 1
     old = contents(source)

@@ -22,6 +22,7 @@ from ropetool.detect import inspect
 from ropetool.errors import (
     AlreadyConvertedError,
     ConfigError,
+    HalfConvertedError,
     MissingFileError,
     ShapeError,
     UnclaimedTensorError,
@@ -243,6 +244,34 @@ def test_each_planted_fault_is_seen(fault: str, built, tmp_path: Path) -> None:
 def adapter(built, tmp_path: Path) -> Path:
     """An adapter of the tiny llama that the test may change."""
     return Path(shutil.copytree(built("lora")[1], tmp_path / "adapter"))
+
+
+@pytest.mark.parametrize("end", ["whole", "resume", "undo"])
+def test_in_place_is_what_a_copy_is(end: str, adapter: Path, tmp_path: Path, monkeypatch) -> None:
+    def contents(directory: Path) -> dict[str, bytes]:
+        return {path.name: path.read_bytes() for path in directory.iterdir()}
+
+    old, target = contents(adapter), other(read_adapter(open_adapter(adapter)).base)
+    new = contents(to(target, adapter, tmp_path / "copy"))
+    assert new != old
+    plan = convert.plan(adapter, None, target)
+    if end == "whole":
+        convert.apply(plan)
+    else:
+        with monkeypatch.context() as patch:
+            patch.setattr("ropetool.checkpoint.in_place._change", raise_interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                convert.apply(plan)
+        with pytest.raises(HalfConvertedError):
+            open_adapter(adapter)
+        with pytest.raises(Exception, match="half converted in place"):
+            peft.PeftConfig.from_pretrained(adapter)
+        (convert.resume if end == "resume" else convert.undo)(adapter)
+    assert contents(adapter) == (old if end == "undo" else new)
+
+
+def raise_interrupt(*arguments: object, **options: object) -> None:
+    raise KeyboardInterrupt
 
 
 def codes(warned: Any) -> set[str]:
