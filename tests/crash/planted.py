@@ -51,7 +51,7 @@ def _fail(*names: str) -> Callable[[Scene], Iterator[Outcome]]:
 
 @dataclass(frozen=True)
 class Plant:
-    """What is replaced by what, in which command; ``test`` is what must see it, and ``said`` a part of what it says."""
+    """What is replaced by what, in which command; ``test`` is what must see it, and ``said`` a pattern of what it says."""
 
     command: str
     where: Any
@@ -115,7 +115,7 @@ PLANTS: Mapping[str, Plant] = {
         "convert --in-place --no-sync", in_place, "_settled", _without_the_slot, _kill_again,
         "did not make the right state",
     ),
-    "syncs nothing": Plant("convert --sync", os, "fsync", lambda file: None, _cut, "the result is not the new state"),
+    "syncs nothing": Plant("convert --sync", os, "fsync", lambda file: None, _cut, "power cut left|not the new state"),
     "syncs nothing in place": Plant(
         "convert --in-place", os, "fsync", lambda file: None, _cut, "did not make the right state"
     ),

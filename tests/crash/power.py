@@ -142,13 +142,15 @@ def cut_power(scene: Scene, number: int, seed: int) -> Iterator[Outcome]:
     rng = random.Random(seed)
     changes = sum(call.changes for call in unharmed(scene).calls)
     states: list[State] = []
-    while len(states) < number:
+    while len(states) < 2 * number:
         disk = Disk(scene.root, min(1.0, number / changes), rng)
         done = traced(scene.arguments, scene.root, lambda call: GO_ON, disk.observe, run=scene.run)
         assert done.code == 0, done.err
         scene.clear()
         states += [*disk.states, *(disk.cut(END) for _ in range(1 + number // 8))]
-    for where, names, contents in rng.sample(states, number):
+    ends = [state for state in states if state[0].startswith(END)][: number // 4]
+    others = [state for state in states if not state[0].startswith(END)]
+    for where, names, contents in [*rng.sample(others, number - len(ends)), *ends]:
         _put(scene.root, names, contents)
         how, wrong = scene.after_kill()
         scene.clear()

@@ -6,6 +6,7 @@ In a process of its own, without torch: it forks for every run.
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -80,4 +81,4 @@ def said() -> dict[str, list[str]]:
 @needs_ptrace
 @pytest.mark.parametrize("name", PLANTS)
 def test_a_planted_fault_is_seen(name: str, said: dict[str, list[str]]) -> None:
-    assert any(PLANTS[name].said in sentence for sentence in said[name]), said[name]
+    assert any(re.search(PLANTS[name].said, sentence) for sentence in said[name]), said[name]
