@@ -51,7 +51,7 @@ def _fail(*names: str) -> Callable[[Scene], Iterator[Outcome]]:
 
 @dataclass(frozen=True)
 class Plant:
-    """What is replaced by what, in which command; ``test`` is what must see it, and ``said`` a pattern of what it says."""
+    """What is replaced by what, in which command; ``test`` has to see it, and say what ``said`` matches."""
 
     command: str
     where: Any

@@ -44,8 +44,8 @@ def used_bytes(place: Path) -> int:
 
 
 def steps(most_bytes: int, number: int) -> list[int]:
-    """``number`` amounts from one page to ``most_bytes``, whole pages."""
-    return [max(1, most_bytes * step // number // PAGE_BYTES) * PAGE_BYTES for step in range(1, number + 1)]
+    """``number`` amounts up to ``most_bytes``, whole pages, the small ones closer together."""
+    return [max(1, most_bytes * step**2 // number**2 // PAGE_BYTES) * PAGE_BYTES for step in range(1, number + 1)]
 
 
 def fill_disk(scene: Scene, number: int) -> Iterator[Outcome]:
