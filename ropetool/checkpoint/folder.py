@@ -241,7 +241,7 @@ def side_files(checkpoint: Checkpoint) -> SideFiles:
     known = {shard.path for shard in checkpoint.shards} | {checkpoint.directory / CONFIG}
     taken: list[Path] = []
     left: list[Path] = []
-    for file in sorted(p for p in checkpoint.directory.rglob("*") if p.is_file() and p not in known):
+    for file in sorted(p for p in _files_below(checkpoint.directory) if p.is_file() and p not in known):
         relative = file.relative_to(checkpoint.directory)
         if any(part in (".git", ".cache", "__pycache__") for part in relative.parts) or is_temporary(file):
             continue
@@ -252,6 +252,16 @@ def side_files(checkpoint: Checkpoint) -> SideFiles:
             own_file(file, checkpoint.directory)
         (left if stale else taken).append(relative)
     return SideFiles(tuple(taken), tuple(left))
+
+
+def _files_below(directory: Path) -> Iterator[Path]:
+    """Every file below a directory; raises `OSError` for a part that cannot be listed, which Path.rglob leaves out."""
+
+    def unlisted(error: OSError) -> None:
+        raise error
+
+    for at, _, names in os.walk(directory, onerror=unlisted):
+        yield from (Path(at) / name for name in names)
 
 
 def check_output(destination: Path, source: Path) -> None:
@@ -308,7 +318,6 @@ def staged(
 
 @contextmanager
 def _becoming(stage: Path, destination: Path, like: Path | None, sync: bool) -> Iterator[None]:
-    parent = destination.resolve().parent
     try:
         yield
         stage.chmod(0o777 & ~_umask())
@@ -317,13 +326,21 @@ def _becoming(stage: Path, destination: Path, like: Path | None, sync: bool) -> 
         if sync:
             _sync(*(path for path in stage.rglob("*")), stage)
         os.rename(stage, destination)
-        if sync:
-            _sync(parent)
     except BaseException as error:
         shutil.rmtree(stage, ignore_errors=True)
         if isinstance(error, OSError):
             raise output_error(error, destination) from error
         raise
+    if not sync:
+        return
+    try:
+        _sync(destination.resolve().parent)
+    except OSError as error:
+        raise OutputError(
+            f"{destination} is whole, but its name is not known to be on disk: {error.strerror or error}. After a "
+            f"power cut look whether it is there",
+            path=str(destination),
+        ) from error
 
 
 def _take_modes(stage: Path, like: Path) -> None:
@@ -339,8 +356,10 @@ def _take_modes(stage: Path, like: Path) -> None:
 def _sync(*paths: Path) -> None:
     for path in paths:
         descriptor = os.open(path, os.O_RDONLY)
-        os.fsync(descriptor)
-        os.close(descriptor)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def _umask() -> int:

@@ -12,7 +12,7 @@ import json
 import os
 import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -31,6 +31,7 @@ from ropetool.checkpoint.journal import (
     Kind,
     Record,
     create,
+    is_half_converted,
     open_journal,
     refuse_half_converted,
     remedy,
@@ -84,6 +85,9 @@ def carry_out(
         try:
             journal = create(change.directory, _plan(change, batches, sync, break_links), capacity, sync=sync)
         except OSError as error:
+            if not isinstance(error, FileExistsError):  # it may have its name, and not be known to be on disk
+                with suppress(OSError):
+                    os.unlink(change.directory / JOURNAL)
             raise output_error(error, change.directory / JOURNAL) from error
         with _open(journal), _half_way(change.directory):
             _run(change.directory, journal, batches, progress, back=False)
@@ -134,6 +138,12 @@ def _half_way(directory: Path) -> Iterator[None]:
     except OSError as error:
         kind = NoSpaceError if isinstance(output_error(error, directory), NoSpaceError) else OutputError
         said = error.strerror or str(error)
+        if not is_half_converted(directory):
+            raise OutputError(
+                f"{directory} is whole, but its last step is not known to be on disk: {said}. After a power cut it may "
+                f"be half converted; then {remedy(directory)}",
+                path=str(directory),
+            ) from error
         raise kind(
             f"{directory} cannot be written: {said}. Its rows lie in both layouts now; when that is mended, "
             f"{remedy(directory)}",

@@ -314,12 +314,23 @@ def read_exactly(fd: int, size_bytes: int, offset: int) -> bytes:
     """``size_bytes`` bytes of an open file from ``offset`` on; raises `ShardError` where it ends before."""
     parts = []
     while size_bytes:
-        part = os.pread(fd, size_bytes, offset)
+        try:
+            part = os.pread(fd, size_bytes, offset)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, name_of(fd)) from error
         if not part:
             raise ShardError(f"a file ended {size_bytes:,} bytes early: it changed while it was read")
         parts.append(part)
         size_bytes, offset = size_bytes - len(part), offset + len(part)
     return b"".join(parts)
+
+
+def name_of(fd: int) -> str | None:
+    """The file that an open descriptor is of, where the system tells; an error of pread(2) names none."""
+    try:
+        return os.readlink(f"/proc/self/fd/{fd}")
+    except OSError:
+        return None
 
 
 def write_exactly(fd: int, data: bytes | memoryview, offset: int) -> None:
@@ -331,9 +342,15 @@ def write_exactly(fd: int, data: bytes | memoryview, offset: int) -> None:
 
 
 def output_error(error: OSError, where: Path) -> OutputError:
-    """The error a person should see for a failed write."""
+    """The error a person should see for a failed write, when what was half-written is gone.
+
+    A file that the error names and that is there is one that was read.
+    """
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return NoSpaceError(
             f"no space left while writing {where}; nothing was kept. Free space and run again", path=str(where)
         )
-    return OutputError(f"{where} cannot be written: {error.strerror or error}; nothing was kept", path=str(where))
+    said = error.strerror or str(error)
+    if error.filename is not None and os.path.exists(error.filename):
+        said = f"{os.fsdecode(error.filename)}: {said}"
+    return OutputError(f"{where} cannot be written: {said}; nothing was kept", path=str(where))

@@ -48,6 +48,10 @@ def _take(stage: Path, destination: Path, stack: ExitStack, patience_seconds: fl
         except BusyError as error:
             said = error.message.partition(": ")[2]
             raise BusyError(f"{destination} is being written: {said}", **error.fields) from error
+        except OSError:
+            if made:
+                stage.rmdir()
+            raise
         if not made:
             _empty(stage, known)
         return

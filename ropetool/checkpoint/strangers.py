@@ -14,7 +14,8 @@ import os
 import re
 import stat
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -50,8 +51,21 @@ OF_CONFIG = Limits(16 << 20, 500_000)
 OF_INDEX = Limits(64 << 20, 1_200_000)
 
 
-def open_regular(path: Path) -> BinaryIO:
-    """A file opened for reading; raises `CheckpointError` for what is no file. Never waits for a pipe's other end."""
+@contextmanager
+def open_regular(path: Path) -> Iterator[BinaryIO]:
+    """Within, a file opened for reading; raises `CheckpointError` for what is no file, and waits for no pipe's other end.
+
+    An error while it is read names it: those of read(2) name no file.
+    """
+    with _opened(path) as file:
+        try:
+            yield file
+        except OSError as error:
+            error.filename = error.filename or str(path)
+            raise
+
+
+def _opened(path: Path) -> BinaryIO:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:

@@ -306,3 +306,19 @@ def test_check_space_names_the_bytes(tmp_path: Path) -> None:
     with pytest.raises(NoSpaceError, match="1,152,921,504,606,846,976 bytes are needed") as caught:
         check_space(tmp_path, 1 << 60)
     assert caught.value.fields["needed_bytes"] == 1 << 60
+
+
+def test_a_part_that_cannot_be_listed_is_an_error(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "original").mkdir()
+    (folder / "original" / "params.json").write_text("{}", encoding="utf-8")
+    assert Path("original/params.json") in side_files(open_checkpoint(folder)).taken
+    list_directory = os.scandir
+
+    def refuse(place: str | Path) -> object:
+        if Path(place).name == "original":
+            raise PermissionError(13, "Permission denied", str(place))
+        return list_directory(place)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    with pytest.raises(PermissionError, match="original"):
+        side_files(open_checkpoint(folder))
