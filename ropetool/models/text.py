@@ -21,6 +21,10 @@ SEED = 20260101
 MOST_CHARACTERS = 32
 
 
+# What the tokenizers of transformers 5.24 are loaded from.
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "spiece.model", "vocab.json", "vocab.txt", "tekken.json")
+
+
 @lru_cache(maxsize=4)
 def tokenizer_of(path: Path) -> Any:
     """The tokenizer that lies in a checkpoint directory; raises `CheckpointError` when none can be loaded."""
@@ -33,7 +37,10 @@ def tokenizer_of(path: Path) -> Any:
             directory, local_files_only=True, trust_remote_code=False, **config_options(path)
         )
     except (ValueError, OSError, KeyError, TypeError, ImportError) as error:
-        said = f"no tokenizer can be loaded from {directory}: {reason(error)}; copy its tokenizer.json there, say"
+        why = reason(error).rstrip(" ,:;.")
+        if not any((directory / name).exists() for name in TOKENIZER_FILES):
+            why = "it has no file of one"
+        said = f"no tokenizer can be loaded from {directory}: {why}; copy its tokenizer.json there, say"
         raise CheckpointError(said, path=str(directory)) from error
 
 
