@@ -53,7 +53,7 @@ OF_INDEX = Limits(64 << 20, 1_200_000)
 
 @contextmanager
 def open_regular(path: Path) -> Iterator[BinaryIO]:
-    """Within, a file opened for reading; raises `CheckpointError` for what is no file, and waits for no pipe's other end.
+    """Within, a file opened for reading; raises `CheckpointError` for what is no file, and waits for no pipe's end.
 
     An error while it is read names it: those of read(2) name no file.
     """
