@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 from transformers import AutoConfig, AutoModelForCausalLM, cache_utils
+from transformers import PretrainedConfig as PreTrainedConfig
 
 from ropetool.models import stream, tiny
 from ropetool.models.load import Runner
@@ -67,22 +68,10 @@ def test_what_has_a_sound_cache_is_read_in_chunks_and_right(model_type: str) -> 
 
 @pytest.mark.parametrize("key", ["sliding_window", "index_topk"])
 def test_what_a_class_does_past_a_number_of_tokens_is_tried_past_it(key: str) -> None:
-    config = SimpleNamespace(**{key: 100})
-    model = SimpleNamespace(config=SimpleNamespace(get_text_config=lambda: config))
+    model = SimpleNamespace(config=PreTrainedConfig(**{key: 100}))
     assert (_window(model, 100), _window(model, 101)) == (None, 100)
-    assert (
-        _window(
-            SimpleNamespace(
-                config=SimpleNamespace(
-                    get_text_config=lambda: SimpleNamespace(
-                        index_block_size=8, index_topk_blocks=5, sliding_window=None
-                    )
-                )
-            ),
-            99,
-        )
-        == 40
-    )
+    blocks = SimpleNamespace(config=PreTrainedConfig(index_block_size=8, index_topk_blocks=5, sliding_window=None))
+    assert _window(blocks, 99) == 40
 
 
 @pytest.mark.parametrize("model_type", ["bamba", "deepseek_v32"])
