@@ -33,7 +33,7 @@ from ropetool.families.attention_rows import sampled_rows
 from ropetool.families.plan import claims
 from ropetool.families.reading import read_model
 from ropetool.rope.pairing import Head, Pairing, index_map, rows_of
-from ropetool.rope.signs import measures_of_layer, signs_of
+from ropetool.rope.signs import seen_in_layer, signs_of
 
 ROOT = Path(__file__).resolve().parents[1]
 SEED = 20261130
@@ -126,13 +126,13 @@ def single_signs(model: Path) -> Iterator[float]:
     for rows in sampled_rows(checkpoint, reading).layers:
         if rows.q is None or rows.k is None:
             continue
-        q, k, rope_dim = np.stack(rows.q), np.stack(rows.k), rows.q.shape[1]
+        q, k, rope_dim = rows.q[:], rows.k[:], rows.q.shape[1]
         order = index_map((Head(rope_dim, 0, rope_dim),), true, true.other)
         for pairing, (q_rows, k_rows) in ((true, (q, k)), (true.other, (q[:, order], k[:, order]))):
             per = len(q_rows) // len(k_rows)
             for group in range(len(k_rows)):
-                measures = measures_of_layer(q_rows[group * per : (group + 1) * per], k_rows[group : group + 1])
-                for sign in signs_of(measures).values():
+                seen = seen_in_layer(q_rows[group * per : (group + 1) * per], k_rows[group : group + 1])
+                for sign in signs_of(seen.measures).values():
                     yield sign.sigmas if pairing is Pairing.HALF else -sign.sigmas
 
 

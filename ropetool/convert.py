@@ -20,7 +20,7 @@ from ropetool.checkpoint.folder import (
     Checkpoint,
     SideFiles,
     check_output,
-    check_space,
+    check_room,
     copy_side_files,
     open_checkpoint,
     side_files,
@@ -31,7 +31,7 @@ from ropetool.checkpoint.in_place import Change
 from ropetool.checkpoint.lock import exclusive
 from ropetool.checkpoint.pickled import pickled_files
 from ropetool.checkpoint.pieces import move
-from ropetool.checkpoint.shards import Progress, Shard, copy_without, no_progress, read_shard, unchanged
+from ropetool.checkpoint.shards import Progress, Shard, copy_without, no_progress, read_shard
 from ropetool.engines.declared import declared_keys
 from ropetool.engines.names import EngineName
 from ropetool.engines.output import output_config
@@ -291,12 +291,12 @@ def apply(
         return _apply_in_place(conversion, progress, sync is not False, check, break_links)
     began = time.perf_counter()
     checkpoint = conversion.checkpoint
-    check_space(conversion.destination.resolve().parent, conversion.total_bytes)
-    pickles = conversion.pickled.files if conversion.pickled else ()
-    with staged(conversion.destination, like=checkpoint.directory, sync=bool(sync)) as stage, unchanged(pickles):
+    check_room(conversion.destination, checkpoint, conversion.files)
+    with staged(conversion.destination, like=checkpoint.directory, sync=bool(sync)) as stage:
         largest_first = sorted(checkpoint.shards, key=lambda shard: -shard.size_bytes)
         side_by_side(partial(_write, conversion, stage), largest_first, progress)
         copy_side_files(checkpoint, stage, conversion.files)
+        checkpoint.check_unchanged()
         if conversion.pickled:
             conversion.pickled.write_index(stage)
         (stage / conversion.config_file).write_text(to_json(conversion.config), encoding="utf-8")
@@ -320,7 +320,6 @@ def _write(conversion: Conversion, stage: Path, shard: Shard, progress: Progress
         pieces = pieces_of(steps)
         with copied(shard.data, target, [piece.range for piece in pieces], progress) as (reader, writer):
             move(pieces, reader, writer, progress)
-        shard.check_unchanged()
         return
     if conversion.pickled:
         conversion.pickled.write(shard, target, progress)
@@ -328,7 +327,6 @@ def _write(conversion: Conversion, stage: Path, shard: Shard, progress: Progress
         copy_without(shard, target, stale, progress)
         tensors = read_shard(target).tensors
         steps = tuple(replace(step, tensor=tensors[step.tensor.name]) for step in steps)
-        shard.check_unchanged()
     with target.open("r+b", buffering=0) as file:
         move(pieces_of(steps), file.fileno(), file.fileno())
 
@@ -343,8 +341,7 @@ def _apply_in_place(
     summary = asdict(_result(conversion, 0.0))
     change = Change(checkpoint.directory, pieces, conversion.config_file, to_json(conversion.config), summary)
     with exclusive(checkpoint.directory):
-        for shard in checkpoint.shards:
-            shard.check_unchanged()
+        checkpoint.check_unchanged()
         in_place.carry_out(change, progress, sync=sync, break_links=break_links)
     return _result(conversion, time.perf_counter() - began)
 

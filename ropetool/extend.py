@@ -16,7 +16,7 @@ from ropetool.checkpoint.folder import (
     CONFIG,
     Checkpoint,
     check_output,
-    check_space,
+    check_room,
     copy_side_files,
     open_checkpoint,
     side_files,
@@ -263,12 +263,13 @@ def _links(weights: Weights, source: Path) -> tuple[Warn, ...]:
 def apply(extension: Extension, progress: Callable[[int], None] = no_progress) -> Extended:
     """Carry out a planned extension. The output appears under its name only when it is whole."""
     checkpoint = extension.checkpoint
+    files = side_files(checkpoint)
     if extension.weights is Weights.COPY:
-        needed = sum(shard.size_bytes for shard in checkpoint.shards)
-        check_space(extension.destination.resolve().parent, needed)
+        check_room(extension.destination, checkpoint, files)
     with staged(extension.destination, like=checkpoint.directory) as stage:
         _bring_weights(extension, stage, progress)
-        copy_side_files(checkpoint, stage, side_files(checkpoint))
+        copy_side_files(checkpoint, stage, files)
+        checkpoint.check_unchanged()
         for name, content in {**extension.edits.files, CONFIG: protected(extension.config)}.items():
             (stage / name).write_text(to_json(content), encoding="utf-8")
     return extension.result
@@ -293,7 +294,6 @@ def _bring_weights(extension: Extension, stage: Path, progress: Callable[[int], 
                     f"{tensor.name} holds {tensor.dtype}{list(tensor.shape)}, not the frequencies of this model"
                 )
             write_tensor(target, tensor, data)
-        shard.check_unchanged()
 
 
 def _follows(extension: Extension, shard: Shard, tensor: Tensor) -> bool:

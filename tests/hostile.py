@@ -306,8 +306,8 @@ PLACES: dict[str, tuple[Spoil, str]] = {
         index({f"t{at}": SHARD for at in range(590_000)}), "but that shard has no such tensor"),
     "an index of a million entries": (index({f"t{at}": "s" for at in range(1_000_000)}), "values, and a file of this"),
     "an index of 590,000 shards": (index({f"t{at}": f"s{at}" for at in range(590_000)}), "which is not there"),
-    "a shard that is a link out": (link(SHARD, "../outside.safetensors"), "is a symbolic link to"),
-    "a shard that is an absolute link": (
+    "a text that is a link out": (link("notes.txt", "../outside.safetensors"), "is a symbolic link to"),
+    "a shard that is a device": (
         instead(SHARD, lambda path: path.symlink_to("/dev/zero")), "has no weights"),
     "a config that is a link out": (
         instead(CONFIG, lambda path: path.symlink_to(Path(json.__file__))), "is a symbolic link to"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -18,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from ropetool import convert
 from ropetool.checkpoint import copying
 from ropetool.checkpoint.folder import has_guard, open_checkpoint, read_config
-from ropetool.errors import AlreadyConvertedError, ConfigError, OutputError, OutputExistsError
+from ropetool.errors import AlreadyConvertedError, CheckpointError, ConfigError, OutputError, OutputExistsError
 from ropetool.families.reading import read_model
 from ropetool.families.table import TABLE
 from ropetool.rope.pairing import Pairing
@@ -264,17 +263,29 @@ def test_of_a_tensor_in_two_shards_the_unmapped_copy_is_left_out(name: str, tmp_
         assert all(torch.equal(ours[key], wanted[key]) for key in wanted)
 
 
-def test_symbolic_links_are_read_through_and_written_as_files(checkpoint, tmp_path: Path) -> None:
-    """A Hub cache is a directory of links into blobs."""
-    repo = tmp_path / "models--org--name"
-    linked = repo / "snapshots" / ("1" * 40)
-    linked.mkdir(parents=True)
-    shutil.copytree(checkpoint("llama"), repo / "blobs")
-    for file in checkpoint("llama").iterdir():
-        (linked / file.name).symlink_to(f"../../blobs/{file.name}")
+def links_to(files: Path, place: Path) -> Path:
+    place.mkdir(parents=True)
+    for file in files.iterdir():
+        (place / file.name).symlink_to(file)
+    return place
+
+
+@pytest.mark.parametrize("place", ["linked", "models--org--name/snapshots/" + "1" * 40])
+def test_symbolic_links_are_read_through_and_written_as_files(place: str, checkpoint, tmp_path: Path) -> None:
+    """A directory of links to another, and one of links into the blobs of the Hub's cache."""
+    linked = links_to(checkpoint("llama"), tmp_path / place)
     there = converted(linked, tmp_path / "there")
     assert not any(p.is_symlink() for p in there.iterdir())
     assert shard_digests(there) == shard_digests(converted(checkpoint("llama"), tmp_path / "plain"))
+
+
+def test_a_link_that_leads_elsewhere_than_the_weights_is_not_followed(checkpoint, tmp_path: Path) -> None:
+    linked = links_to(checkpoint("llama"), tmp_path / "linked")
+    (tmp_path / "secret").write_text("what nobody may copy", encoding="utf-8")
+    (linked / "notes.txt").symlink_to(tmp_path / "secret")
+    with pytest.raises(CheckpointError, match=r"notes\.txt is a symbolic link to .*secret, outside of"):
+        converted(linked, tmp_path / "there")
+    assert not (tmp_path / "there").exists()
 
 
 def test_a_single_file_is_a_source_too(checkpoint, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,8 @@ from ropetool.checkpoint.folder import (
     side_files,
     single_checkpoint,
 )
-from ropetool.checkpoint.strangers import own_file, read_json_file
+from ropetool.checkpoint.shards import stamps_of
+from ropetool.checkpoint.strangers import read_json_file
 from ropetool.errors import CheckpointError, ConfigError, MissingFileError, UsageError
 
 ADAPTER_SINGLE = "adapter_model.safetensors"
@@ -44,10 +46,11 @@ def open_adapter(directory: Path, *, with_weights: bool = True) -> Checkpoint:
     checkpoint_directory(directory)
     if not with_weights:
         return Checkpoint(directory, read_json_file(directory / ADAPTER_CONFIG), (), None, {})
-    weights = directory / ADAPTER_SINGLE
+    weights, stamps = directory / ADAPTER_SINGLE, stamps_of((directory / ADAPTER_CONFIG,))
     if not weights.is_file():
         raise MissingFileError(f"{directory} has {ADAPTER_CONFIG}, but no {ADAPTER_SINGLE}", path=str(weights))
-    return single_checkpoint(directory, read_json_file(directory / ADAPTER_CONFIG), own_file(weights))
+    checkpoint = single_checkpoint(directory, read_json_file(directory / ADAPTER_CONFIG), weights)
+    return replace(checkpoint, stamps=stamps)
 
 
 def adapter_side_files(adapter: Checkpoint) -> SideFiles:

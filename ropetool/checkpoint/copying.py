@@ -16,7 +16,15 @@ from pathlib import Path
 from threading import Lock, Thread
 from typing import TypeVar
 
-from ropetool.checkpoint.shards import BUFFER_BYTES, Progress, Range, no_progress, write_exactly
+from ropetool.checkpoint.shards import (
+    BUFFER_BYTES,
+    Progress,
+    Range,
+    check_unchanged,
+    no_progress,
+    stamp_of,
+    write_exactly,
+)
 from ropetool.errors import ShardError
 
 # What one call copies in the kernel: between two of them progress is told, and a stop is heard.
@@ -43,9 +51,11 @@ def copied(
 ) -> Iterator[tuple[int, int]]:
     """Copy a file but for the ranges ``left_out``; within, the two open files, for whoever writes those ranges.
 
-    ``target`` must not exist. Its mode is the source's, and its owner may write to it.
+    ``target`` must not exist. Its mode is the source's, and its owner may write to it. Raises `SourceChangedError`
+    where the source changed meanwhile.
     """
     with source.open("rb", buffering=0) as reader, target.open("xb", buffering=0) as writer:
+        stamp = stamp_of(reader.fileno())
         size_bytes = os.fstat(reader.fileno()).st_size
         if _cloned(reader.fileno(), writer.fileno()):
             progress(size_bytes - sum(stop - start for start, stop in left_out))
@@ -53,6 +63,7 @@ def copied(
             _copy_ranges(reader.fileno(), writer.fileno(), _others(size_bytes, left_out), progress)
         yield reader.fileno(), writer.fileno()
         os.fchmod(writer.fileno(), os.fstat(reader.fileno()).st_mode & 0o7777 | 0o200)
+    check_unchanged(source, stamp)
 
 
 def _cloned(reader: int, writer: int) -> bool:

@@ -19,7 +19,6 @@ from ropetool.checkpoint.folder import (
     INDEX,
     LARGE_SIDE_FILE_BYTES,
     SINGLE,
-    WEIGHT_SUFFIXES,
     check_space,
     staged,
 )
@@ -38,7 +37,7 @@ from ropetool.checkpoint.hub import (
 from ropetool.checkpoint.hub_id import Found, HubId, Need
 from ropetool.checkpoint.pickled import PICKLE_INDEX, PICKLE_SINGLE, pickled_names
 from ropetool.checkpoint.shards import OF_HEADER, read_shard
-from ropetool.checkpoint.strangers import OF_INDEX, read_json_file
+from ropetool.checkpoint.strangers import OF_INDEX, WEIGHT_SUFFIXES, read_json_file
 from ropetool.errors import HubNotFoundError, OutputError
 
 # Another process fetches the same headers: then they are its.

@@ -7,7 +7,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -19,9 +19,9 @@ from ropetool.checkpoint.guard import is_guarded, unguarded
 from ropetool.checkpoint.headers import held
 from ropetool.checkpoint.journal import refuse_half_converted
 from ropetool.checkpoint.lock import PATIENCE_SECONDS, refuse_busy
-from ropetool.checkpoint.shards import Shard, Tensor, output_error, read_shard
+from ropetool.checkpoint.shards import Shard, Stamp, Tensor, check_unchanged, output_error, read_shard, stamps_of
 from ropetool.checkpoint.staging import own_stage
-from ropetool.checkpoint.strangers import OF_INDEX, is_file_name, own_file, read_json_file
+from ropetool.checkpoint.strangers import OF_INDEX, WEIGHT_SUFFIXES, is_file_name, own_file, read_json_file
 from ropetool.errors import (
     CheckpointError,
     IndexFileError,
@@ -35,21 +35,29 @@ CONFIG = "config.json"
 ADAPTER_CONFIG = "adapter_config.json"
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
-WEIGHT_SUFFIXES = frozenset(
-    (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".gguf", ".ggml", ".h5", ".msgpack", ".onnx", ".onnx_data", ".npz")
-)
 LARGE_SIDE_FILE_BYTES = 128 << 20
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """An opened checkpoint: its config, its shards' headers and which tensor counts where."""
+    """An opened checkpoint: its config, its shards' headers and which tensor counts where.
+
+    ``stamps`` are of the other files that were read (the config, the index, pickles), of the moment before.
+    """
 
     directory: Path
     config: dict[str, Any]
     shards: tuple[Shard, ...]
     index_file: str | None
     weight_map: Mapping[str, Shard]
+    stamps: Mapping[Path, Stamp] = field(default_factory=dict, compare=False)
+
+    def check_unchanged(self) -> None:
+        """Raises `SourceChangedError` where a file is no longer the one that was read."""
+        for shard in self.shards:
+            shard.check_unchanged()
+        for path, stamp in self.stamps.items():
+            check_unchanged(path, stamp)
 
     @cached_property
     def tensors(self) -> Mapping[str, Tensor]:
@@ -140,9 +148,14 @@ def open_checkpoint(path: Path, *, with_weights: bool = True) -> Checkpoint:
     ``with_weights`` the shards are not looked for.
     """
     directory = checkpoint_directory(path)
+    stamps = stamps_of((directory / CONFIG, directory / INDEX))
     config = read_config(path)
     if not with_weights:
-        return Checkpoint(directory, config, (), None, {})
+        return Checkpoint(directory, config, (), None, {}, stamps)
+    return replace(_with_weights(path, directory, config), stamps=stamps)
+
+
+def _with_weights(path: Path, directory: Path, config: dict[str, Any]) -> Checkpoint:
     if path.is_file():
         return single_checkpoint(directory, config, path)
     index = directory / INDEX
@@ -150,10 +163,10 @@ def open_checkpoint(path: Path, *, with_weights: bool = True) -> Checkpoint:
         return sharded_checkpoint(directory, config, index)
     single = directory / SINGLE
     if single.is_file():
-        return single_checkpoint(directory, config, own_file(single))
+        return single_checkpoint(directory, config, single)
     found = weight_files(directory)
     if len(found) == 1 and found[0].endswith(".safetensors"):
-        return single_checkpoint(directory, config, own_file(directory / found[0]))
+        return single_checkpoint(directory, config, directory / found[0])
     raise MissingFileError(_no_weights(directory, found), path=str(directory), found=found)
 
 
@@ -203,7 +216,7 @@ def sharded_checkpoint(
                 file=str(index),
                 shard=name,
             )
-        shards[name] = read(own_file(directory / name))
+        shards[name] = read(directory / name)
     for tensor, name in weight_map.items():
         if tensor not in shards[name].tensors:
             raise IndexFileError(
@@ -284,6 +297,16 @@ def check_output(destination: Path, source: Path) -> None:
         raise OutputError(f"{parent}, where {destination.name} would be, is not a directory", path=str(parent))
 
 
+def check_room(destination: Path, checkpoint: Checkpoint, files: SideFiles) -> None:
+    """Refuse before writing when there is no room beside ``destination`` for the shards and the files beside them.
+
+    Raises `SourceChangedError` where one of those changed since it was read.
+    """
+    checkpoint.check_unchanged()
+    beside = sum((checkpoint.directory / path).stat().st_size for path in files.taken)
+    check_space(destination.resolve().parent, beside + sum(shard.size_bytes for shard in checkpoint.shards))
+
+
 def check_space(parent: Path, needed_bytes: int) -> None:
     """Refuse before writing when the file system has not ``needed_bytes`` free."""
     free = shutil.disk_usage(parent).free
@@ -347,7 +370,7 @@ def _take_modes(stage: Path, like: Path) -> None:
     """Give what is in ``stage``, and itself, the modes of what is in ``like`` by the same name."""
     for path in (stage, *stage.rglob("*")):
         original = like / path.relative_to(stage)
-        if original.exists() and not path.is_symlink():
+        if original.exists() and not path.is_symlink() and not path.samefile(original):
             mode = original.stat().st_mode & 0o777 | (0o700 if path.is_dir() else 0o200)
             if mode != path.stat().st_mode & 0o777:
                 path.chmod(mode)

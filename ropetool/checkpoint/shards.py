@@ -12,8 +12,7 @@ import json
 import math
 import os
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 from pathlib import Path
@@ -85,26 +84,23 @@ class Tensor:
 Stamp = tuple[int, int, int]
 
 
-def stamp_of(path: Path) -> Stamp:
-    """What another write to a file changes: its size, its time in ns, its inode."""
-    status = path.stat()
+def stamp_of(file: Path | int) -> Stamp:
+    """What another write to a file, or to an open one, changes: its size, its time in ns, its inode."""
+    status = os.stat(file)
     return status.st_size, status.st_mtime_ns, status.st_ino
 
 
-def _check_unchanged(path: Path, stamp: Stamp) -> None:
-    if stamp_of(path) != stamp:
+def stamps_of(paths: Iterable[Path]) -> Mapping[Path, Stamp]:
+    """The stamps of those of the files that are there."""
+    return {path: stamp_of(path) for path in paths if path.is_file()}
+
+
+def check_unchanged(path: Path, stamp: Stamp) -> None:
+    """Raises `SourceChangedError` where a file no longer has the stamp that it had before it was read."""
+    if not path.is_file() or stamp_of(path) != stamp:
         raise SourceChangedError(
             f"{path} changed while it was read; nothing was kept. Run again when nobody writes to it", file=str(path)
         )
-
-
-@contextmanager
-def unchanged(files: Sequence[Path]) -> Iterator[None]:
-    """Raises `SourceChangedError` where one of the files changed by the end of the block."""
-    stamps = {path: stamp_of(path) for path in files}
-    yield
-    for path, stamp in stamps.items():
-        _check_unchanged(path, stamp)
 
 
 @dataclass(frozen=True)
@@ -124,7 +120,7 @@ class Shard:
     def check_unchanged(self) -> None:
         """Raises `SourceChangedError` where the file is no longer the one whose header was read."""
         if self.stamp is not None:
-            _check_unchanged(self.path, self.stamp)
+            check_unchanged(self.path, self.stamp)
 
     @property
     def data(self) -> Path:

@@ -1,9 +1,10 @@
 """What strangers wrote: files that are regular and stay in their directory, and JSON, bounded before it is parsed.
 
-Two rules. A checkpoint's own file is a regular file of its directory; where it is a symbolic link, that must lead to a
-place inside the directory, or, in a snapshot of the Hub's cache, to that repository's ``blobs``. (A path that a person
-types is followed wherever it leads.) And JSON is measured before it is made into objects: its bytes, and the characters
-that begin a value, so that no file costs more time or memory than the largest sound one.
+Two rules. Weights may be symbolic links to anywhere: what is no sound file of weights is refused, and nothing of it
+gets out. Any other file of a checkpoint that is one must lead to a place inside the directory, or to where a link of
+its weights leads (the Hub's cache, a directory of links to another), for its content is read, shown and copied. (A path
+that a person types is followed wherever it leads.) And JSON is measured before it is made into objects: its bytes, and
+the characters that begin a value, so that no file costs more time or memory than the largest sound one.
 """
 
 from __future__ import annotations
@@ -26,6 +27,9 @@ from ropetool.errors import CheckpointError, ConfigError
 MOST_DEPTH = 64
 MOST_DIGITS = 400
 MOST_NAME_BYTES = 255
+WEIGHT_SUFFIXES = frozenset(
+    (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".gguf", ".ggml", ".h5", ".msgpack", ".onnx", ".onnx_data", ".npz")
+)
 _LONE_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 _KINDS = (
     (stat.S_ISDIR, "a directory"),
@@ -84,25 +88,29 @@ def _no_file(path: Path, kind: str) -> CheckpointError:
 
 
 def own_file(path: Path, directory: Path | None = None) -> Path:
-    """``path``, a file of the checkpoint in ``directory`` (else the one that it lies in).
+    """``path``, a file beside the weights of the checkpoint in ``directory`` (else the one that it lies in).
 
-    Raises `CheckpointError` where it is a symbolic link that leads out of there.
+    Raises `CheckpointError` where it is a symbolic link that leads out of there, and not to where the weights are.
     """
     if not path.is_symlink():
         return path
-    home = Path(os.path.realpath(directory or path.parent))
-    allowed = [home]
-    if home.parent.name == "snapshots" and home.parent.parent.name.startswith("models--"):
-        allowed.append(home.parent.parent / "blobs")
-    target = os.path.realpath(path)
-    if not any(place in Path(target).parents for place in allowed):
+    home, target = Path(os.path.realpath(directory or path.parent)), Path(os.path.realpath(path))
+    if home not in target.parents and target.parent not in _linked_places(home):
         raise CheckpointError(
-            f"{path.name} is a symbolic link to {target}, outside of {home}; if it belongs to the checkpoint, put the "
-            f"file itself there (a copy, or a hard link), else remove the link",
+            f"{path.name} is a symbolic link to {target}, outside of {home} and not beside its weights; if it belongs "
+            f"to the checkpoint, put the file itself there (a copy, or a hard link), else remove the link",
             path=str(path),
-            target=target,
+            target=str(target),
         )
     return path
+
+
+def _linked_places(home: Path) -> Iterator[Path]:
+    """Where the links of the weights in a directory lead; of the Hub's cache its blobs, though none be fetched yet."""
+    if home.parent.name == "snapshots" and home.parent.parent.name.startswith("models--"):
+        yield home.parent.parent / "blobs"
+    weights = (path for path in home.iterdir() if path.suffix in WEIGHT_SUFFIXES and path.is_symlink())
+    yield from (Path(os.path.realpath(path)).parent for path in weights)
 
 
 def is_file_name(name: str) -> bool:

@@ -5,7 +5,6 @@ Shapes: H heads, G key-value heads, R rotated rows of a head, M inputs.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -33,12 +32,47 @@ BUDGET_BYTES = 96 << 20
 
 
 @dataclass(frozen=True)
+class HeadRows:
+    """The rotated rows of some heads of a projection; a slice of them is read when it is asked for: shape [H, R, M].
+
+    ``starts`` are the first rows of the heads in the tensor. ``whole`` is that tensor, where it is read already.
+    """
+
+    shard: Shard
+    tensor: Tensor
+    starts: tuple[int, ...]
+    rope_dim: int
+    row_bytes: int
+    whole: Floats | None = None
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Heads, rows, inputs."""
+        return len(self.starts), self.rope_dim, self.row_bytes * 8 // DTYPE_BITS[self.tensor.dtype]
+
+    def __getitem__(self, some: slice) -> Floats:
+        """Values in float32: norms and angles need no more."""
+        starts = self.starts[some]
+        rows_HRM = np.empty((len(starts), *self.shape[1:]), np.float32)
+        if self.whole is not None:
+            for at, start in enumerate(starts):
+                rows_HRM[at] = self.whole[start : start + self.rope_dim]
+            return rows_HRM
+        with self.shard.data.open("rb", buffering=0) as file:
+            for at, start in enumerate(starts):
+                offset = self.tensor.start + start * self.row_bytes
+                raw = read_exactly(file.fileno(), self.rope_dim * self.row_bytes, offset)
+                rows_HRM[at] = _numbers(raw, self.tensor.dtype).reshape(self.rope_dim, -1)
+        return rows_HRM
+
+
+@dataclass(frozen=True)
 class LayerRows:
-    """One layer's rotated rows: q [H, R, M], k [G, R, M], and ``others`` by name, each [heads, R]; None: not there."""
+    """One layer's rotated rows: of q and of k, and ``others`` by name, each [heads, R]; None: not there."""
 
     layer: str
-    q: Floats | None
-    k: Floats | None
+    q: HeadRows | None
+    k: HeadRows | None
     others: dict[str, Floats] = field(default_factory=dict)
 
 
@@ -95,7 +129,7 @@ def _depth(claim: Claim) -> tuple[int, str]:
 
 
 def _rows_of_layer(layer: str, found: Sequence[Claim], *, budget_bytes: int, read: Reader | None) -> LayerRows:
-    weights: dict[str, Floats] = {}
+    weights: dict[str, HeadRows] = {}
     others: dict[str, Floats] = {}
     groups = _groups(found, budget_bytes)
     for claim in found:
@@ -114,10 +148,10 @@ def _rows_of_layer(layer: str, found: Sequence[Claim], *, budget_bytes: int, rea
             if not starts:
                 continue
             if not single:
-                weights[part] = _read(claim, _sample(starts, claim.geometry, part, groups), heads, read)
+                weights[part] = _rows(claim, _sample(starts, claim.geometry, part, groups), heads, read)
                 continue
             name = f"{part} {claim.companion.kind}" if moved.feeds else moved.module
-            rows = _read(claim, starts, heads, read)[..., 0].astype(np.float64)
+            rows = _rows(claim, starts, heads, read)[:][..., 0].astype(np.float64)
             others[name] = np.log(np.abs(rows) + 1e-12) if moved.feeds else rows
     return LayerRows(layer, weights.get("q"), weights.get("k"), others)
 
@@ -178,24 +212,15 @@ def _sample(starts: Sequence[int], geometry: Geometry, part: str, groups: int) -
     return list(starts[first * per : (first + groups) * per])
 
 
-def _read(claim: Claim, starts: Sequence[int], heads: _Heads, read: Reader | None) -> Floats:
-    """The rotated rows of each head: shape [H, R, M], M being 1 for a tensor of one value for each row."""
-    tensor, rope_dim = claim.tensor, heads.rope_dim
-    if read is not None:
-        whole = read(claim.shard, tensor).reshape(heads.rows, -1)
-        return np.stack([whole[start : start + rope_dim] for start in starts]).astype(np.float32)
-    row_bytes = tensor.row_bytes(heads.rows)
-    handle = os.open(claim.shard.path, os.O_RDONLY)
-    try:
-        pieces = (read_exactly(handle, rope_dim * row_bytes, tensor.start + start * row_bytes) for start in starts)
-        return np.stack([_numbers(piece, tensor.dtype).reshape(rope_dim, -1) for piece in pieces])
-    finally:
-        os.close(handle)
+def _rows(claim: Claim, starts: Sequence[int], heads: _Heads, read: Reader | None) -> HeadRows:
+    """The rotated rows of each head; M is 1 for a tensor of one value for each row."""
+    whole = None if read is None else read(claim.shard, claim.tensor).reshape(heads.rows, -1)
+    row_bytes = claim.tensor.row_bytes(heads.rows)
+    return HeadRows(claim.shard, claim.tensor, tuple(starts), heads.rope_dim, row_bytes, whole)
 
 
 def _numbers(raw: bytes, dtype: str) -> Floats:
-    """Values in float32: norms and angles need no more."""
     values = decode_float8(raw, dtype) if dtype in FLOAT8_DTYPES else decode_floats(raw, dtype, np.float32)
     if values is None:  # `_tells` lets none through
         raise ShapeError(f"values of {dtype} are not read as numbers")
-    return values.astype(np.float32, copy=False)
+    return values

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from pathlib import PurePath
 
 from ropetool.checkpoint.adapter import adapters_of
-from ropetool.checkpoint.folder import WEIGHT_SUFFIXES, Checkpoint, SideFiles
+from ropetool.checkpoint.folder import Checkpoint, SideFiles
 from ropetool.checkpoint.pickled import NOT_WEIGHTS
+from ropetool.checkpoint.strangers import WEIGHT_SUFFIXES
 from ropetool.families.reading import Warn
 
 # Weights in files that say for themselves what they are: no config.json is read for them.

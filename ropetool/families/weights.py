@@ -10,14 +10,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import exp
 
-import numpy as np
-
 from ropetool.checkpoint.folder import Checkpoint
 from ropetool.errors import RopetoolError
-from ropetool.families.attention_rows import Floats, LayerRows, Reader, sampled_rows
+from ropetool.families.attention_rows import LayerRows, Reader, sampled_rows
 from ropetool.families.reading import Evidence, Reading
 from ropetool.rope.pairing import Pairing
-from ropetool.rope.signs import Angles, Sign, joined, measures_of_layer, regrouped, right_angles, signs_of
+from ropetool.rope.signs import Angles, Seen, Sign, TwinAngles, joined, seen_in_layer, signs_of
 
 SOURCE = "weights"
 MIXED, UNKNOWN = "mixed", "unknown"
@@ -37,15 +35,11 @@ LAYER_SIGMAS = 4.0
 LEAST_SUPPORT = {Pairing.INTERLEAVED: 2.5, Pairing.HALF: -2.0}
 
 
-TwinAngles = tuple[Angles, Angles]
-
-
 @dataclass(frozen=True)
 class LayerVote:
     """What one layer says, and each of its signs by name.
 
-    ``narrower`` is what its first rows say by themselves, by their number; ``angles`` are those within the pairs of
-    each layout, and within those of its twin: half over two heads together, interleaved over half a head.
+    ``narrower`` is what its first rows say by themselves, by their number; ``angles`` are those of `Seen`.
     """
 
     layer: str
@@ -76,18 +70,15 @@ def _votes(layers: Iterable[LayerRows]) -> tuple[list[LayerVote], list[str]]:
     """The vote of every layer that has any, and which of q and k have nothing to say; one layer in memory at a time."""
     votes, spoiled = [], []
     for rows in layers:
-        spoiled += [f"{name} of {rows.layer}" for name in ("q", "k") if _is_spoiled(getattr(rows, name))]
-        vote = _vote(rows)
+        seen = seen_in_layer(rows.q, rows.k)
+        spoiled += [f"{name} of {rows.layer}" for name in seen.spoiled]
+        vote = _vote(rows, seen)
         votes += [vote] if vote else []
     return votes, spoiled
 
 
-def _is_spoiled(rows: Floats | None) -> bool:
-    return rows is not None and not (np.isfinite(rows.sum()) and rows.any())
-
-
-def _vote(rows: LayerRows) -> LayerVote | None:
-    measures = measures_of_layer(rows.q, rows.k) | rows.others
+def _vote(rows: LayerRows, seen: Seen) -> LayerVote | None:
+    measures = seen.measures | rows.others
     signs = signs_of(measures)
     vote = joined(signs.values())
     if vote is None:
@@ -95,22 +86,7 @@ def _vote(rows: LayerRows) -> LayerVote | None:
     rope_dim = max(values.shape[1] for values in measures.values())
     widths = {int(rope_dim * share / 2) * 2 for share in SHARES}
     narrower = {width: joined(signs_of(measures, width).values()) for width in sorted(widths)}
-    angles = {pairing: _angles(rows, pairing) for pairing in Pairing}
-    return LayerVote(rows.layer, vote, signs, {width: sign for width, sign in narrower.items() if sign}, angles)
-
-
-def _angles(rows: LayerRows, pairing: Pairing) -> dict[str, TwinAngles]:
-    """By q and k the angles within pairs and within those of the layout's twin; nothing where heads cannot be so."""
-    found: dict[str, TwinAngles] = {}
-    for name, part in (("q", rows.q), ("k", rows.k)):
-        if part is None:
-            continue
-        width = part.shape[1] * 2 if pairing is Pairing.INTERLEAVED else part.shape[1] // 2
-        other = regrouped(part, width) if width % 2 == 0 else None
-        if other is None:  # the config's heads are no other ones cut in two
-            return {}
-        found[name] = right_angles(part, pairing), right_angles(other, pairing.other)
-    return found
+    return LayerVote(rows.layer, vote, signs, {width: sign for width, sign in narrower.items() if sign}, seen.angles)
 
 
 def verdict_of(votes: Sequence[LayerVote], rotating: int) -> Evidence:
@@ -171,7 +147,7 @@ def _objection(votes: Sequence[LayerVote], said: Pairing) -> str:
 
 def _unsupported(votes: Sequence[LayerVote], said: Pairing, parts: str = "qk") -> str:
     """Whether the angles leave it open that the layout's twin is there; empty where they do not."""
-    known = [angles[part] for vote in votes for angles in (vote.angles[said],) for part in parts if part in angles]
+    known = [vote.angles[said][part] for vote in votes for part in parts if part in vote.angles.get(said, {})]
     own, twin = (sum((both[i] for both in known), Angles()).sigmas for i in (0, 1))
     if not known or twin - own >= LEAST_SUPPORT[said]:
         return ""

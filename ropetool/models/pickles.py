@@ -39,9 +39,9 @@ from ropetool.checkpoint.pickled import (
     planned_shard,
     safetensors_names,
 )
-from ropetool.checkpoint.shards import BUFFER_BYTES, Shard, no_progress
+from ropetool.checkpoint.shards import BUFFER_BYTES, Shard, no_progress, stamp_of, stamps_of
 from ropetool.checkpoint.shards import Tensor as Entry
-from ropetool.checkpoint.strangers import OF_INDEX, own_file, read_json_file
+from ropetool.checkpoint.strangers import OF_INDEX, read_json_file
 from ropetool.errors import PickleFileError
 from ropetool.families.lengths import to_json
 from ropetool.families.reading import Warn
@@ -169,11 +169,12 @@ class _Reader:
         self.tensors: dict[str, Mapping[str, Tensor]] = {}
         self.headers: dict[str, bytes] = {}
         self.warnings: list[Warn] = []
+        self.stamps = dict(stamps_of(directory / name for name in (CONFIG, ADAPTER_CONFIG, PICKLE_INDEX)))
 
     def read(self, file: Path) -> Shard:
         """The shard that ``file`` will be."""
-        name = self.names[file.name]
-        tensors, others = state_dict(own_file(file))
+        name, self.stamps[file] = self.names[file.name], stamp_of(file)
+        tensors, others = state_dict(file)
         forms = {key: (DTYPES[tensor.dtype], tuple(tensor.shape)) for key, tensor in tensors.items()}
         shard, header = planned_shard(self.directory / name, forms)
         self.files.append(file)
@@ -185,6 +186,7 @@ class _Reader:
 
     def result(self, checkpoint: Checkpoint, more: tuple[Path, ...] = ()) -> Pickled:
         """Everything that was read, as ``checkpoint``."""
+        checkpoint = replace(checkpoint, stamps=self.stamps)
         return Pickled(checkpoint, (*self.files, *more), self.tensors, self.headers, tuple(self.warnings))
 
 

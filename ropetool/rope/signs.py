@@ -16,10 +16,10 @@ Shapes: H heads, G key-value heads, R rotated rows of a head, M inputs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -100,41 +100,6 @@ def joined(signs: Iterable[Sign]) -> Sign | None:
     return Sign(sum(s.effect for s in found) / count, sum(s.variance for s in found) / count**2)
 
 
-def _meet(q_HRM: Floats, k_GRM: Floats) -> bool:
-    """Whether every q head has a k head that reads the same inputs (MLA's do not)."""
-    return q_HRM.shape[2] == k_GRM.shape[2] and len(q_HRM) % len(k_GRM) == 0
-
-
-def measures_of_layer(q_HRM: Floats | None, k_GRM: Floats | None) -> dict[str, Floats]:
-    """One value for each rotated row of each head of a layer, by name.
-
-    * ``q``, ``k``: the logarithm of the norm of each row;
-    * ``qk``: the cosine between a row of q and the row of k that it meets, for heads that read the same inputs.
-    """
-    measures: dict[str, Floats] = {}
-    norms = {name: lengths(rows) for name, rows in (("q", q_HRM), ("k", k_GRM)) if rows is not None}
-    for name, norm in norms.items():
-        measures[name] = np.log(norm + _TINY)
-    if q_HRM is not None and k_GRM is not None and _meet(q_HRM, k_GRM):
-        groups, rope_dim, inputs = k_GRM.shape
-        q_GHRM = q_HRM.reshape(groups, -1, rope_dim, inputs)
-        along = np.einsum("ghrm,grm->ghr", q_GHRM, k_GRM, dtype=np.float64).reshape(-1, rope_dim)
-        measures["qk"] = along / (norms["q"] * np.repeat(norms["k"], len(q_HRM) // groups, axis=0) + _TINY)
-    return measures
-
-
-def lengths(rows_HRM: Floats) -> Floats:
-    """The norm of every row: shape [H, R]."""
-    squares: Floats = np.einsum("hrm,hrm->hr", rows_HRM, rows_HRM)
-    return np.sqrt(squares.astype(np.float64))
-
-
-def signs_of(measures: Mapping[str, Floats], rows: int | None = None) -> dict[str, Sign]:
-    """The sign in each measure of its first ``rows`` rows (all, if not given), where it has any."""
-    signs = {name: sign_of(values[:, :rows]) for name, values in measures.items()}
-    return {name: sign for name, sign in signs.items() if sign is not None}
-
-
 @dataclass(frozen=True)
 class Angles:
     """By how much the rows of pairs are nearer to each other than to those of the next pair: a sum, and its squares."""
@@ -149,6 +114,114 @@ class Angles:
 
     def __add__(self, other: Angles) -> Angles:
         return Angles(self.total + other.total, self.squares + other.squares)
+
+
+TwinAngles = tuple[Angles, Angles]
+_NO_ANGLES = (Angles(), Angles())
+
+
+class Heads(Protocol):
+    """The rows of some heads, [H, R, M]: an array, or what reads a slice of them when it is asked for."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Heads, rows, inputs."""
+
+    def __getitem__(self, some: slice, /) -> Floats:
+        """Some of the heads."""
+
+
+@dataclass
+class _Part:
+    """What was seen of q, or of k: norms by head, the sum of all values, and the angles of each layout and its twin."""
+
+    norms: list[Floats]
+    total: float
+    angles: dict[Pairing, TwinAngles]
+
+    def add(self, rows_HRM: Floats) -> Floats:
+        """Look at one head, or two; returns the norms of their rows."""
+        norms_HR = lengths(rows_HRM)
+        self.norms.append(norms_HR)
+        self.total += float(rows_HRM.sum(dtype=np.float64))
+        for pairing, (own, twin) in list(self.angles.items()):
+            width = rows_HRM.shape[1] * 2 if pairing is Pairing.INTERLEAVED else rows_HRM.shape[1] // 2
+            other = regrouped(rows_HRM, width) if width % 2 == 0 else None
+            if other is None:  # the config's heads are no other ones cut in two
+                del self.angles[pairing]
+                continue
+            self.angles[pairing] = own + right_angles(rows_HRM, pairing), twin + right_angles(other, pairing.other)
+        return norms_HR
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What the rows of a layer show.
+
+    ``measures`` have one value for each rotated row of each head, by name: ``q`` and ``k`` the logarithm of the norm of
+    each row, ``qk`` the cosine between a row of q and the row of k that it meets, for heads that read the same inputs.
+    ``angles`` are those within the pairs of each layout, and within those of its twin (half over two heads together,
+    interleaved over half a head), of q and k; nothing for a layout where a part's heads cannot be so. ``spoiled`` are
+    the parts whose values are no numbers, or all zero.
+    """
+
+    measures: dict[str, Floats]
+    angles: dict[Pairing, dict[str, TwinAngles]]
+    spoiled: tuple[str, ...]
+
+
+def seen_in_layer(q_HRM: Heads | None, k_GRM: Heads | None) -> Seen:
+    """Look at the rows of a layer, at two heads of q and of k at a time: all of them are never in memory."""
+    parts = {name: _Part([], 0.0, dict.fromkeys(Pairing, _NO_ANGLES)) for name in ("q", "k")}
+    cosines: list[Floats] = []
+    meet = q_HRM is not None and k_GRM is not None and _meet(q_HRM, k_GRM)
+    per = q_HRM.shape[0] // k_GRM.shape[0] if q_HRM is not None and k_GRM is not None and meet else 0
+    for first, k_two in _twos(k_GRM):
+        norms_k = parts["k"].add(k_two)
+        for head, q_two in _twos(q_HRM, first * per, (first + len(k_two)) * per):
+            norms_q = parts["q"].add(q_two)
+            for at, group in enumerate((head + i) // per - first for i in range(len(q_two))):
+                along = np.einsum("rm,rm->r", q_two[at], k_two[group], dtype=np.float64)
+                cosines.append(along / (norms_q[at] * norms_k[group] + _TINY))
+    for _, q_two in _twos(q_HRM) if not meet else ():
+        parts["q"].add(q_two)
+    found = {name: part for name, part in parts.items() if part.norms}
+    measures = {name: np.log(np.concatenate(part.norms) + _TINY) for name, part in found.items()}
+    if meet:
+        measures["qk"] = np.stack(cosines)
+    angles = {
+        pairing: {name: part.angles[pairing] for name, part in found.items()}
+        for pairing in Pairing
+        if all(pairing in part.angles for part in found.values())
+    }
+    spoiled = (name for name, part in found.items() if not (np.isfinite(part.total) and any(map(np.any, part.norms))))
+    return Seen(measures, angles, tuple(spoiled))
+
+
+def _meet(q_HRM: Heads, k_GRM: Heads) -> bool:
+    """Whether every q head has a k head that reads the same inputs (MLA's do not)."""
+    return q_HRM.shape[2] == k_GRM.shape[2] and q_HRM.shape[0] % k_GRM.shape[0] == 0
+
+
+def _twos(heads: Heads | None, start: int = 0, stop: int | None = None) -> Iterator[tuple[int, Floats]]:
+    """The heads from ``start`` on, two at a time and the last one alone, each with the number of the first."""
+    if heads is None:
+        return
+    stop = heads.shape[0] if stop is None else stop
+    for at in range(start, stop, 2):
+        yield at, heads[at : min(at + 2, stop)]
+
+
+def lengths(rows_HRM: Floats) -> Floats:
+    """The norm of every row: shape [H, R]."""
+    squares: Floats = np.einsum("hrm,hrm->hr", rows_HRM, rows_HRM)
+    return np.sqrt(squares.astype(np.float64))
+
+
+def signs_of(measures: Mapping[str, Floats], rows: int | None = None) -> dict[str, Sign]:
+    """The sign in each measure of its first ``rows`` rows (all, if not given), where it has any."""
+    signs = {name: sign_of(values[:, :rows]) for name, values in measures.items()}
+    return {name: sign for name, sign in signs.items() if sign is not None}
 
 
 def right_angles(rows_HRM: Floats, pairing: Pairing) -> Angles:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from ropetool.rope.pairing import Head, Pairing, index_map
-from ropetool.rope.signs import Sign, joined, measures_of_layer, sign_of, signs_of
+from ropetool.rope.signs import Sign, joined, seen_in_layer, sign_of, signs_of
 
 DIMS = (8, 16, 32, 64, 128)
 
@@ -22,7 +22,7 @@ def curved(rope_dim, pairing, heads=4, noise=0.5, seed=0):
 
 
 def layer_signs(q, k):
-    return signs_of(measures_of_layer(q, k))
+    return signs_of(seen_in_layer(q, k).measures)
 
 
 @pytest.mark.parametrize("rope_dim", DIMS)
