@@ -334,7 +334,7 @@ def test_a_shard_that_cannot_be_read_is_named(own, run, tmp_path: Path, monkeypa
 @pytest.mark.parametrize(
     ("raised", "code"), [(KeyboardInterrupt, 130), (app.Terminated, 143)], ids=["Ctrl-C", "SIGTERM"]
 )
-@pytest.mark.parametrize("where", ["move", "copied", "copy_side_files", "check_space"])
+@pytest.mark.parametrize("where", ["move", "copied", "copy_side_files", "check_room"])
 def test_interrupted_at_any_step(raised, code: int, where: str, own, run, tmp_path: Path, monkeypatch) -> None:
     source = own("llama")
     before, around = snapshot(source), listing(tmp_path)

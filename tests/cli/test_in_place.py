@@ -223,7 +223,8 @@ def test_a_signal_in_the_middle_leaves_the_journal_and_says_so(
         "real = os.rename\n"
         "def slow(source, target):\n"
         "    real(source, target)\n"
-        "    time.sleep(60)\n"
+        "    for _ in range(6000):\n"  # a signal just before a long sleep would not end that
+        "        time.sleep(0.01)\n"
         "os.rename = slow\n",
         encoding="utf-8",
     )
