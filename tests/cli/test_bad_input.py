@@ -283,7 +283,7 @@ def test_no_space_for_an_extension(options, small_disk: Path, run, tmp_path: Pat
 
 def test_space_that_runs_out_while_writing(small_disk: Path, run, tmp_path: Path, monkeypatch) -> None:
     source = large(tmp_path / "source", 3)
-    monkeypatch.setattr("ropetool.convert.check_space", lambda *ignored: None)
+    monkeypatch.setattr("ropetool.convert.check_room", lambda *ignored: None)
     done = run("convert", source, small_disk / "out", *TO)
     assert done.code == 2
     assert "no space left while writing" in done.err
