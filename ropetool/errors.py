@@ -36,6 +36,8 @@
     │   ├── TwinError              a class of the other layout that cannot express this model
     │   ├── QuantisedError         a quantised form whose rows cannot be moved exactly
     │   └── MethodError            a scaling method that this model or checkpoint cannot take
+    ├── EncodingError              what a position encoding is given cannot be (also a ValueError)
+    │   └── PositionError          a position outside a table or cache (also an IndexError)
     ├── AlreadyConvertedError      the checkpoint has the wanted layout
     ├── LayoutContradictedError    what was measured of the weights is not what is declared of them
     ├── NotVerifiedError           what was made did not pass its check (exit 1)
@@ -276,6 +278,18 @@ class MethodError(UnsupportedError):
     """A scaling method that this model or checkpoint cannot take."""
 
     code = "method"
+
+
+class EncodingError(RopetoolError, ValueError):
+    """What a position encoding is given cannot be: an odd width, shapes that do not fit; ``fields`` has the numbers."""
+
+    code = "bad-encoding"
+
+
+class PositionError(EncodingError, IndexError):
+    """A position outside a table or cache; ``fields`` has it, and the number of rows."""
+
+    code = "position"
 
 
 class AlreadyConvertedError(RopetoolError):

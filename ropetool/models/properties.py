@@ -22,7 +22,7 @@ from ropetool.models.frequency_checks import frequency_checks
 from ropetool.models.inputs import Inputs
 from ropetool.models.load import Runner
 from ropetool.models.reference import vocabulary_of, with_live
-from ropetool.models.rotary import STATIC_METHODS, Rotary
+from ropetool.models.rotary import Rotary
 from ropetool.models.rotation_checks import rotation_checks
 from ropetool.models.run import scores_of
 from ropetool.models.survey import Look, look
@@ -71,7 +71,7 @@ def by_no_row(reading: Reading, check: Check) -> Check:
 
 def room(reading: Reading) -> tuple[int | None, str]:
     """How many tokens may be in play before the method changes the frequencies, and the method; None for any number."""
-    found = [r.scaling for r in reading.rotations if r.scaling.name not in STATIC_METHODS]
+    found = [r.scaling for r in reading.rotations if r.scaling.follows_length]
     if not found:
         return None, ""
     # A class that has seen more goes back below the trained length only (transformers 5.24, dynamic_rope_update).

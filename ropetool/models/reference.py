@@ -21,7 +21,7 @@ from ropetool.checkpoint.config import ALL_LAYERS
 from ropetool.errors import UnsupportedError
 from ropetool.models.catalog import inputs_of
 from ropetool.models.load import Runner
-from ropetool.models.rotary import STATIC_METHODS, Rotary
+from ropetool.models.rotary import Rotary
 from ropetool.models.seams import (
     CROSS,
     INDEXER,
@@ -222,7 +222,7 @@ def _with_live(rotary: Rotary, buffer: Tensor | None, learned: bool) -> Rotary:
     same = buffer is not None and buffer.shape == computed.shape
     if buffer is None or not (same and (learned or torch.allclose(buffer, computed, rtol=1e-4, atol=0))):
         return rotary
-    if learned and rotary.scaling.name not in STATIC_METHODS:
+    if learned and rotary.scaling.follows_length:
         return replace(rotary, learned=buffer / computed)
     return replace(rotary, live_inv_freq=buffer)
 

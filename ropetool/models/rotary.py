@@ -14,9 +14,6 @@ from torch import Tensor
 from ropetool.rope.frequencies import Scaling
 from ropetool.rope.pairing import Pairing
 
-# Methods whose frequencies do not depend on the length in play: a buffer made at loading holds them.
-STATIC_METHODS = frozenset(("default", "linear", "ntk", "abf", "yarn", "llama3", "proportional"))
-
 
 @dataclass(frozen=True)
 class Rotary:
@@ -43,7 +40,7 @@ class Rotary:
         and longrope look at, is the last position plus one.
         """
         inv_freq, length = self.live_inv_freq, int(positions_T.max()) + 1
-        if inv_freq is None or self.scaling.name not in STATIC_METHODS:
+        if inv_freq is None or self.scaling.follows_length:
             inv_freq = torch.from_numpy(self.scaling.inv_freq(self.rotary_dim, length))
             inv_freq = inv_freq if self.learned is None else inv_freq * self.learned
         angles_rad = positions_T.cpu().float()[:, None] * inv_freq.float().cpu()

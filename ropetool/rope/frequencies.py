@@ -31,11 +31,12 @@ def plain_inv_freq(theta: float, rotary_dim: int) -> Floats:
 
 @dataclass(frozen=True)
 class Scaling:
-    """Base of the methods. ``length`` is the number of tokens in play; only dynamic and longrope look at it."""
+    """Base of the methods. ``length`` is the number of tokens in play; only those that follow it look at it."""
 
     theta: float
 
     name = "default"
+    follows_length = False
 
     def inv_freq(self, rotary_dim: int, length: int | None = None) -> Floats:
         """Angle per token of each pair in radians, shape [R/2]."""
@@ -124,6 +125,7 @@ class Dynamic(Scaling):
     original_length: int
 
     name = "dynamic"
+    follows_length = True
 
     def inv_freq(self, rotary_dim: int, length: int | None = None) -> Floats:
         """See `Scaling.inv_freq`; without ``length``, the frequencies up to the trained length."""
@@ -222,6 +224,7 @@ class LongRope(Scaling):
     long_mscale: float | None = None
 
     name = "longrope"
+    follows_length = True
 
     def inv_freq(self, rotary_dim: int, length: int | None = None) -> Floats:
         """See `Scaling.inv_freq`; raises `ConfigError` when a factor list has not R/2 entries."""
