@@ -1,16 +1,26 @@
-"""The reference rotation in torch: the 2x2 rotation of each pair, written from its definition in both layouts.
+"""The reference rotation in torch, and the torch forms of `ropetool.encodings`.
 
-It knows nothing of index maps: a wrong permutation cannot hide in it. Shape suffixes: B batch, H heads, T tokens,
-D head_dim, R rotary width.
+The rotation is the 2x2 rotation of each pair, written from its definition in both layouts. It knows nothing of index
+maps: a wrong permutation cannot hide in it.
+
+Each function of `ropetool.encodings` is here under its name with tensors for arrays: in its own words there, with
+papers, shapes, units and errors. Gradients flow through what is learned, and through q and k. What is computed from
+positions alone comes from the numpy form, as tensors in float32 on the processor.
+
+Shape suffixes: B batch, H heads, T tokens, D head_dim, R rotary width.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from ropetool.rope import encodings, rotary
+from ropetool.rope.arguments import fits, floating, layout, places, whole
 from ropetool.rope.frequencies import Scaling
 from ropetool.rope.pairing import Pairing
 
@@ -69,3 +79,114 @@ def rotate_pairs(x_BHTR: Tensor, cos_T: Tensor, sin_T: Tensor, pairing: Pairing)
     if pairing is Pairing.HALF:
         return torch.cat((turned_a, turned_b), dim=-1)
     return torch.stack((turned_a, turned_b), dim=-1).flatten(-2)
+
+
+def rope_cache(seq_len: int, d_head: int, base: float | Scaling) -> tuple[Tensor, Tensor]:
+    """cos and sin, two tensors [T, D/2] in float32: see `ropetool.rope.rotary.rope_cache`."""
+    cos, sin = rotary.rope_cache(seq_len, d_head, base)
+    return torch.from_numpy(cos), torch.from_numpy(sin)
+
+
+def apply_rope(
+    x: Tensor,
+    cos: Any,
+    sin: Any,
+    *,
+    pairing: Pairing | str,
+    positions: Any = None,
+    rotary_dim: int | None = None,
+) -> Tensor:
+    """Turn q or k: see `ropetool.rope.rotary.apply_rope`. The tables may be arrays, or lie on another device.
+
+    x in bfloat16 or float16 is turned in float32 and rounded once, under autocast too; transformers' classes round cos
+    and sin to the dtype of x first.
+    """
+    named, x = layout(pairing), torch.as_tensor(x)
+    floating("x", x.is_floating_point(), x.dtype)
+    cos, sin = torch.as_tensor(cos), torch.as_tensor(sin)
+    width = rotary.checked_width(x.shape, cos, sin, rotary_dim)
+    at = torch.from_numpy(rotary.rows_at(x.shape, _on_processor(positions), len(cos)))
+    return _turned(x, cos[at.to(cos.device)], sin[at.to(sin.device)], named, width)
+
+
+def shift_cached_keys(
+    keys: Tensor, shift: int, base: float | Scaling, *, pairing: Pairing | str, rotary_dim: int | None = None
+) -> Tensor:
+    """Move keys that were turned already: see `ropetool.rope.rotary.shift_cached_keys`."""
+    named, keys = layout(pairing), torch.as_tensor(keys)
+    floating("keys", keys.is_floating_point(), keys.dtype)
+    width = rotary.rotary_width(keys.shape[-1], rotary_dim)
+    cos, sin = rotary.shift_tables(shift, width, base)
+    return _turned(keys, torch.from_numpy(cos), torch.from_numpy(sin), named, width)
+
+
+def _turned(x: Tensor, cos: Tensor, sin: Tensor, pairing: Pairing, width: int) -> Tensor:
+    wide = x[..., :width].to(torch.promote_types(x.dtype, torch.float32))
+    turned = rotate_pairs(wide, cos.to(x.device), sin.to(x.device), pairing)
+    return torch.cat((turned.to(x.dtype), x[..., width:]), dim=-1)
+
+
+def _on_processor(values: Any) -> Any:
+    return values.detach().cpu().numpy() if isinstance(values, Tensor) else values
+
+
+def sinusoidal(seq_len: int, d: int) -> Tensor:
+    """The fixed table, [T, d]: see `ropetool.rope.encodings.sinusoidal`."""
+    return torch.from_numpy(encodings.sinusoidal(seq_len, d)).float()
+
+
+def sinusoidal_shift(k: int, d: int) -> Tensor:
+    """The matrix that moves the fixed table, [d, d]: see `ropetool.rope.encodings.sinusoidal_shift`."""
+    return torch.from_numpy(encodings.sinusoidal_shift(k, d)).float()
+
+
+class LearnedPositions(nn.Module):
+    """One learned row for each position, to be trained: see `ropetool.rope.encodings.LearnedPositions`.
+
+    The rows are the parameter ``weight``, so that the state of an ``nn.Embedding`` (GPT-2's ``wpe``) loads into it.
+    """
+
+    def __init__(self, max_len: int, d: int, table: Tensor | None = None) -> None:
+        super().__init__()
+        self.max_len, self.d = whole("max_len", max_len, least=1), whole("d", d, least=1)
+        rows = torch.empty(self.max_len, self.d).normal_(std=encodings.FIRST_SPREAD) if table is None else table
+        fits("table", tuple(rows.shape), (self.max_len, self.d))
+        self.weight = nn.Parameter(rows)
+
+    def forward(self, positions: Any) -> Tensor:
+        """The rows of ``positions`` [...], shape [..., d]; raises `PositionError` for one that has none."""
+        at = places(_on_processor(positions), self.max_len, encodings.LEARNED)
+        return self.weight[torch.from_numpy(at).to(self.weight.device)]
+
+
+def shaw_scores(q: Tensor, k: Tensor, vectors: Tensor, *, first_query: int | None = None) -> Tensor:
+    """Scores with Shaw's relative vectors, [..., Tq, Tk]: see `ropetool.rope.encodings.shaw_scores`."""
+    q, k, vectors = (torch.as_tensor(given) for given in (q, k, vectors))
+    index = torch.from_numpy(encodings.shaw_index(q.shape, k.shape, vectors.shape, first_query)).to(q.device)
+    queries = torch.arange(q.shape[-2], device=q.device)[:, None]
+    return q @ k.transpose(-1, -2) + (q @ vectors.T)[..., queries, index]
+
+
+def t5_buckets(distances: Any, *, buckets: int, max_distance: int, bidirectional: bool) -> Tensor:
+    """The bucket of each distance: see `ropetool.rope.encodings.t5_buckets`."""
+    found = encodings.t5_buckets(
+        _on_processor(distances), buckets=buckets, max_distance=max_distance, bidirectional=bidirectional
+    )
+    return torch.from_numpy(np.asarray(found))
+
+
+def t5_bias(seq_len: int, table: Tensor, *, bidirectional: bool, max_distance: int) -> Tensor:
+    """T5's relative bias, [H, T, T]: see `ropetool.rope.encodings.t5_bias`."""
+    table = torch.as_tensor(table)
+    index = encodings.t5_index(seq_len, table.shape, bidirectional=bidirectional, max_distance=max_distance)
+    return table[torch.from_numpy(index).to(table.device)].permute(2, 0, 1)
+
+
+def alibi_slopes(heads: int) -> Tensor:
+    """The slope of every head, [H]: see `ropetool.rope.encodings.alibi_slopes`."""
+    return torch.from_numpy(encodings.alibi_slopes(heads)).float()
+
+
+def alibi_bias(seq_len: int, heads: int) -> Tensor:
+    """ALiBi, [H, T, T]: see `ropetool.rope.encodings.alibi_bias`."""
+    return torch.from_numpy(encodings.alibi_bias(seq_len, heads)).float()
