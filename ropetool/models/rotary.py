@@ -150,8 +150,8 @@ class LearnedPositions(nn.Module):
         super().__init__()
         self.max_len, self.d = whole("max_len", max_len, least=1), whole("d", d, least=1)
         rows = torch.empty(self.max_len, self.d).normal_(std=encodings.FIRST_SPREAD) if table is None else table
-        fits("table", tuple(rows.shape), (self.max_len, self.d))
-        self.weight = nn.Parameter(rows)
+        fits("table", rows.shape, (self.max_len, self.d))
+        self.weight = nn.Parameter(rows.detach().clone())
 
     def forward(self, positions: Any) -> Tensor:
         """The rows of ``positions`` [...], shape [..., d]; raises `PositionError` for one that has none."""

@@ -43,10 +43,11 @@ def even(name: str, value: Any) -> int:
     return number
 
 
-def fits(name: str, shape: Shape, wanted: Shape) -> None:
-    """Raises `EncodingError` where a shape is not the wanted one."""
+def fits(name: str, shape: Shape, wanted: Shape, why: str = "") -> None:
+    """Raises `EncodingError` where a shape is not the wanted one; ``why`` ends its sentence."""
     if tuple(shape) != wanted:
-        raise EncodingError(f"{name} has the shape {list(shape)}; it must be {list(wanted)}", **{name: list(shape)})
+        said = f"{name} has the shape {list(shape)}; it must be {list(wanted)}{why}"
+        raise EncodingError(said, **{name: list(shape)}, wanted=list(wanted))
 
 
 def layout(pairing: Pairing | str) -> Pairing:

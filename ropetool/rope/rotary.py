@@ -14,6 +14,7 @@ Shape suffixes: T tokens (positions), D head_dim, R rotary width (coordinates th
 from __future__ import annotations
 
 import math
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ from ropetool.rope.pairing import pairs
 
 Table = npt.NDArray[np.float32]
 WIDE = ("float32", "float64")
+COLUMNS = ": a column for each pair that turns (with partial rotary, rotary_dim says how many coordinates do)"
 
 
 def rope_cache(seq_len: int, d_head: int, base: float | Scaling) -> tuple[Table, Table]:
@@ -66,7 +68,7 @@ def scaling_of(base: float | Scaling) -> Scaling:
     """A scaling method as it is, a number as the base of plain RoPE."""
     scaling = base if isinstance(base, Scaling) else Default(base)
     theta = scaling.theta
-    if isinstance(theta, bool) or not isinstance(theta, (int, float)) or not 1 < theta < math.inf:
+    if isinstance(theta, bool) or not isinstance(theta, Real) or not 1 < theta < math.inf:
         raise EncodingError(
             f"the base is {theta!r}; it must be a number above 1, or no pair is slower than the next", base=theta
         )
@@ -107,7 +109,7 @@ def apply_rope(
     Raises `PositionError` for a position beyond the tables; `EncodingError` for tables that were rounded to 16 bits,
     shapes that do not fit, or a pairing that is neither.
     """
-    named, x = layout(pairing), np.asarray(x)
+    named, x, cos, sin = layout(pairing), np.asarray(x), np.asarray(cos), np.asarray(sin)
     floating("x", x.dtype.kind == "f", x.dtype)
     width = checked_width(x.shape, cos, sin, rotary_dim)
     at = rows_at(x.shape, positions, len(cos))
@@ -137,7 +139,7 @@ def checked_width(x: Shape, cos: Any, sin: Any, rotary_dim: int | None) -> int:
         raise EncodingError(f"x has the shape {list(x)}; it must be [..., tokens, head_dim]", x=list(x))
     width = rotary_width(x[-1], rotary_dim)
     for name, table in (("cos", cos), ("sin", sin)):
-        fits(name, tuple(table.shape), (len(cos), width // 2))
+        fits(name, tuple(table.shape), (len(cos), width // 2), COLUMNS)
         dtype = str(table.dtype).removeprefix("torch.")
         if dtype not in WIDE:
             raise EncodingError(
