@@ -19,8 +19,10 @@ from safetensors.numpy import save_file
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "ropetool"
 VERBS = ("detect", "convert", "extend", "verify", "evaluate", "diff", "doctor", "served")
+# Public beside the verbs, as they are, and no verb: reference code by its own names, to which no other module turns.
+LIBRARY = ("encodings",)
 RANKS: tuple[tuple[str, ...], ...] = (
-    ("errors",), ("rope", "checkpoint"), ("families",), ("engines",), ("models",), VERBS, ("views",), ("cli",),
+    ("errors",), ("rope", "checkpoint"), ("families",), ("engines",), ("models",), VERBS + LIBRARY, ("views",), ("cli",),
 )  # fmt: skip
 RANK = {name: rank for rank, names in enumerate(RANKS) for name in names}
 # The two verbs that run models: they hold tensors, so they import torch, inside the functions that do.
@@ -188,6 +190,10 @@ PLANTED: tuple[tuple[Callable[[Path], list[str]], str, str, str], ...] = (
     (rank_faults, "convert.py", "def f():\n    from ropetool import verify\n", "convert imports ropetool.verify"),
     (rank_faults, "views/jsons.py", "from ropetool.cli.sink import Sink\n", "views.jsons imports"),
     (rank_faults, "models/run.py", "from ropetool.verify import verify\n", "models.run imports"),
+    (rank_faults, "encodings.py", "from ropetool import convert\n", "encodings imports ropetool.convert"),
+    (rank_faults, "rope/rotary.py", "from ropetool import encodings\n", "rope.rotary imports ropetool.encodings"),
+    (torch_faults, "encodings.py", "def f():\n    import torch\n", "encodings"),
+    (torch_faults, "rope/rotary.py", "import torch\n", "rope.rotary"),
     (rank_faults, "helpers.py", "pass\n", "helpers has no rank"),
     (cycle_faults, "rope/layout.py", "from ropetool.rope.frequencies import Default\n"
      "from ropetool.rope.pairing import Head\n", "rope.layout"),

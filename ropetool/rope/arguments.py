@@ -68,7 +68,7 @@ def floating(name: str, is_floating: bool, dtype: Any) -> None:
 def whole_numbers(name: str, values: npt.ArrayLike) -> Indices:
     """An array of whole numbers; raises `EncodingError` for one of others."""
     found = np.asarray(values)
-    if found.dtype.kind not in "iu":
+    if found.size and found.dtype.kind not in "iu":
         raise EncodingError(f"{name} are whole numbers, not {found.dtype}", dtype=str(found.dtype))
     return found.astype(np.int64)
 
