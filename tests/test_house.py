@@ -19,10 +19,10 @@ from safetensors.numpy import save_file
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "ropetool"
 VERBS = ("detect", "convert", "extend", "verify", "evaluate", "diff", "doctor", "served")
-# Public beside the verbs, as they are, and no verb: reference code by its own names, to which no other module turns.
-LIBRARY = ("encodings",)
+# Public as they are, and no verb: the reference encodings, which answer with torch where they are given tensors.
+PUBLIC = (*VERBS, "encodings")
 RANKS: tuple[tuple[str, ...], ...] = (
-    ("errors",), ("rope", "checkpoint"), ("families",), ("engines",), ("models",), VERBS + LIBRARY, ("views",), ("cli",),
+    ("errors",), ("rope", "checkpoint"), ("families",), ("engines",), ("models",), PUBLIC, ("views",), ("cli",),
 )  # fmt: skip
 RANK = {name: rank for rank, names in enumerate(RANKS) for name in names}
 # The two verbs that run models: they hold tensors, so they import torch, inside the functions that do.

@@ -34,10 +34,11 @@ COLUMNS = ": a column for each pair that turns (with partial rotary, rotary_dim 
 def rope_cache(seq_len: int, d_head: int, base: float | Scaling) -> tuple[Table, Table]:
     """cos and sin of every position's angles: two tables [T, D/2] in float32, one column for each pair.
 
-    Pair i turns by base^(-2i/D) radians with each token: column 0 is the fastest, one turn in 2 pi tokens. Both layouts
-    have the same tables, as they differ only in which two coordinates are pair i. ``base`` is theta (RoFormer: 10000),
-    or a scaling method with its own theta, as ``Yarn(theta=1e4, factor=4.0, original_length=4096)``; then both tables
-    also carry its attention factor. With partial rotary, ``d_head`` is the rotary width.
+    Pair i turns by base^(-2i/D) radians with each token (Su et al., arXiv:2104.09864, section 3.2.2): column 0 is the
+    fastest, one turn in 2 pi tokens. Both layouts have the same tables, as they differ only in which two coordinates
+    are pair i. ``base`` is theta (RoFormer: 10000), or a scaling method with its own theta, as
+    ``Yarn(theta=1e4, factor=4.0, original_length=4096)``; then both tables also carry its attention factor. With
+    partial rotary, ``d_head`` is the rotary width.
 
     Dynamic and LongRoPE follow the length in play: for them ``seq_len`` is that length, and the tables of a longer
     one do not begin with those of a shorter one.
@@ -177,9 +178,10 @@ def shift_cached_keys(
 ) -> AnyFloats:
     """Move keys that were turned already by ``shift`` positions, without the unturned ones: shape and dtype of keys.
 
-    ``keys`` [..., T, D] are as a cache holds them, after RoPE. Turning by m and then by s is turning by m + s, so each
-    pair is turned by s times its frequency, whatever position it is at: that is how a cache whose first tokens were
-    dropped is moved up (llama.cpp's context shift). ``shift`` may be negative. Values have no position and stay.
+    ``keys`` [..., T, D] are as a cache holds them, after RoPE. Turning by m and then by s is turning by m + s
+    (arXiv:2104.09864, equation 34), so each pair is turned by s times its frequency, whatever position it is at: that
+    is how a cache whose first tokens were dropped is moved up (llama.cpp's context shift). ``shift`` may be negative.
+    Values have no position and stay.
 
     Where this is exact (but for one rounding to the dtype of the keys, again with each call: shift from the original,
     not from the last shift) and where not:
