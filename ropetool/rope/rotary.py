@@ -118,12 +118,14 @@ def apply_rope(
 
 
 def _turned(x: AnyFloats, cos: AnyFloats, sin: AnyFloats, pairing: Pairing, width: int) -> AnyFloats:
-    """The first ``width`` coordinates of x turned by cos and sin, which have a row for each token, or one for all."""
+    """The first ``width`` coordinates of x turned by cos and sin, which have a row for each token, or one for all.
+
+    Products with tables in float32 are float32 at least: only what is written back is rounded to the dtype of x.
+    """
     first, second = np.array(list(pairs(width, pairing))).T
-    turned = x.astype(np.result_type(x.dtype, np.float32))
-    a, b = turned[..., first], turned[..., second]
+    turned, a, b = x.copy(), x[..., first], x[..., second]
     turned[..., first], turned[..., second] = a * cos - b * sin, a * sin + b * cos
-    return turned.astype(x.dtype)
+    return turned
 
 
 def rotary_width(head_dim: int, rotary_dim: int | None) -> int:
