@@ -123,7 +123,7 @@ def _turned(x: AnyFloats, cos: AnyFloats, sin: AnyFloats, pairing: Pairing, widt
     Products with tables in float32 are float32 at least: only what is written back is rounded to the dtype of x.
     """
     first, second = np.array(list(pairs(width, pairing))).T
-    turned, a, b = x.copy(), x[..., first], x[..., second]
+    turned, a, b = np.array(x), x[..., first], x[..., second]
     turned[..., first], turned[..., second] = a * cos - b * sin, a * sin + b * cos
     return turned
 
