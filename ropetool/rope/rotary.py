@@ -69,7 +69,7 @@ def scaling_of(base: float | Scaling) -> Scaling:
     """A scaling method as it is, a number as the base of plain RoPE."""
     scaling = base if isinstance(base, Scaling) else Default(base)
     theta = scaling.theta
-    if isinstance(theta, bool) or not isinstance(theta, Real) or not 1 < theta < math.inf:
+    if not isinstance(theta, Real) or not 1 < theta < math.inf:
         raise EncodingError(
             f"the base is {theta!r}; it must be a number above 1, or no pair is slower than the next", base=theta
         )

@@ -262,7 +262,7 @@ def exactly(distance: int, buckets: int, max_distance: int) -> int:
     return exact + max(reached)
 
 
-@pytest.mark.parametrize(("buckets", "max_distance"), [*BUCKETS, (36, 50)])
+@pytest.mark.parametrize(("buckets", "max_distance"), [*BUCKETS, (36, 50), (36, 32)])
 def test_no_distance_is_rounded_into_another_bucket(buckets: int, max_distance: int) -> None:
     ours = t5_buckets(-np.arange(600), buckets=buckets, max_distance=max_distance, bidirectional=False)
     assert ours.tolist() == [exactly(n, buckets, max_distance) for n in range(600)]

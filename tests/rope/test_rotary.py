@@ -10,11 +10,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from transformers import GPTJConfig, GPTNeoXConfig, LlamaConfig
+from transformers import GPTNeoXConfig, LlamaConfig
 from transformers.models.gpt_neox.modeling_gpt_neox import GPTNeoXRotaryEmbedding
 from transformers.models.gpt_neox.modeling_gpt_neox import apply_rotary_pos_emb as apply_neox
-from transformers.models.gptj.modeling_gptj import GPTJRotaryEmbedding
 from transformers.models.gptj.modeling_gptj import apply_rotary_pos_emb as apply_gptj
+from transformers.models.gptj.modeling_gptj import create_sinusoidal_positions
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb as apply_llama
 from transformers.models.roformer.modeling_roformer import (
@@ -200,7 +200,7 @@ def neox(x: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
 
 def gptj(x: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
     """GPT-J's own order is [batch, tokens, heads, head_dim]; its attention turns the first rotary_dim coordinates."""
-    sin, cos = GPTJRotaryEmbedding(GPTJConfig(n_positions=600, rotary_dim=8))(x, at[None])
+    sin, cos = create_sinusoidal_positions(600, 8)[at][None].chunk(2, dim=-1)
     return torch.cat((apply_gptj(x[..., :8].transpose(1, 2), sin, cos).transpose(1, 2), x[..., 8:]), dim=-1)
 
 
@@ -443,6 +443,7 @@ REFUSED: tuple[tuple[Callable[[], object], type[Exception], str], ...] = (
     (lambda: rope_cache(8, D, Yarn(0.5, 4.0, 64)), EncodingError, "the base is 0.5"),
     (lambda: rope_cache(8, D, Linear(1e4, -2.0)), EncodingError, "frequencies -0.5 to .*; they must be finite"),
     (lambda: rope_cache(8, D, Linear(1e4, math.nan)), EncodingError, "they must be finite"),
+    (lambda: rope_cache(8, D, Linear(1e4, 1e-320)), EncodingError, "to inf; they must be finite"),
     (lambda: rope_cache(8, D, LongRope(1e4, (1.0,), (1.0,), 64, 4.0)), ConfigError, "needs rotary/2 = 8 factors"),
     (lambda: rope_cache(8, 2, NtkAware(1e4, 4.0)), ConfigError, "two pairs at least"),
     (lambda: apply_rope(X, COS, SIN, pairing="neox"), EncodingError, "'neox'; the two layouts are 'half' and 'inter"),
