@@ -114,7 +114,8 @@ def test_every_method_is_here_and_says_whether_it_follows_the_length() -> None:
     def all_of(kind: type[Scaling]) -> set[type[Scaling]]:
         return {kind, *(found for sub in kind.__subclasses__() for found in all_of(sub))}
 
-    assert {type(scaling) for scaling, _ in METHODS.values()} == all_of(Scaling) - {Scaling}
+    own = {kind for kind in all_of(Scaling) if kind.__module__ == Scaling.__module__}  # tests plant others
+    assert {type(scaling) for scaling, _ in METHODS.values()} == own - {Scaling}
     for scaling, _ in METHODS.values():
         short, long = scaling.inv_freq(D, TRAINED), scaling.inv_freq(D, 4 * TRAINED)
         assert scaling.follows_length == bool(np.any(short != long)), scaling
@@ -475,6 +476,7 @@ REFUSED: tuple[tuple[Callable[[], object], type[Exception], str], ...] = (
 )  # fmt: skip
 
 
+@pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning")
 @pytest.mark.parametrize(("call", "error", "said"), REFUSED, ids=lambda value: value if isinstance(value, str) else "")
 def test_what_cannot_be_is_refused_with_its_numbers(call: Callable, error: type[Exception], said: str) -> None:
     with pytest.raises(error, match=said) as caught:
