@@ -15,7 +15,7 @@ from ropetool.checkpoint.adapter import is_adapter
 from ropetool.checkpoint.folder import read_config
 from ropetool.errors import UsageError
 from ropetool.families.reading import Reading, Rotation, Warn
-from ropetool.families.ways import FACTORS, Left, Way, Ways, ways_of
+from ropetool.families.ways import Left, Way, Ways, ways_of
 from ropetool.models.understand import understand
 from ropetool.rope.bands import distances, score_bound, score_by_distance, turns, wavelengths
 from ropetool.rope.frequencies import Floats
@@ -35,9 +35,8 @@ EXAMPLE_FACTOR = 4.0
 class Turning:
     """One way to turn, in numbers, one for each pair: lists of R/2, None for a pair that does not turn.
 
-    ``inv_freq`` is in radians a token and ``wavelength`` in tokens; ``turns_trained`` counts turns within the trained
-    length, ``turns`` within ``length``; ``slower`` is how many times slower than without scaling. ``score`` and
-    ``bound`` are by distance, see `rope.bands`.
+    ``inv_freq`` is in radians a token and ``wavelength`` in tokens; ``turns`` counts turns in ``length``; ``slower`` is
+    how many times slower than without scaling. ``score`` and ``bound`` are by distance, see `rope.bands`.
     """
 
     method: str
@@ -49,7 +48,6 @@ class Turning:
     note: str
     inv_freq: tuple[float, ...]
     wavelength: tuple[float | None, ...]
-    turns_trained: tuple[float, ...] | None
     turns: tuple[float, ...] | None
     slower: tuple[float | None, ...]
     score: tuple[float, ...]
@@ -108,8 +106,8 @@ class Spectrum:
 def spectrum(path: Path, *, original: int | None = None, trust_remote_code: bool = False) -> Spectrum:
     """The frequencies of the checkpoint at ``path``; ``original`` is its trained length in tokens, if told.
 
-    Raises `UsageError` for an adapter, which has none, and as `models.understand` does for what has no RoPE or cannot be
-    read.
+    Raises `UsageError` for an adapter, which has none, and as `models.understand` does for what has no RoPE, or
+    cannot be read.
     """
     if is_adapter(path):
         raise UsageError(f"{path} is an adapter and turns as its base does; make the report of that")
@@ -129,22 +127,21 @@ def _of_row(reading: Reading) -> tuple[Warn, ...]:
     return tuple(Warn("not-drawn", said) for holds, said in told if holds)
 
 
-def _layers(
-    reading: Reading, rotation: Rotation, original: int | None
-) -> tuple[Layers | None, tuple[Warn, ...]]:
+def _layers(reading: Reading, rotation: Rotation, original: int | None) -> tuple[Layers | None, tuple[Warn, ...]]:
     """The numbers of one rotation; none for a head that is too wide to be drawn."""
     geometry = rotation.geometry
     if geometry.head_dim > MOST_ROWS:
         said = f"heads of {geometry.head_dim} rows ({rotation.layers}) are not drawn: at most {MOST_ROWS} rows are"
         return None, (Warn("not-drawn", said),)
     found = ways_of(reading, rotation, original)
-    longest = max(int((found.trained or 0) * max(FACTORS)), found.reach or 0, 1)
+    longest = max(int((found.trained or 0) * max(found.factors, default=1)), found.reach or 0, 1)
     apart = distances(longest, CURVE_POINTS)
-    drawn = tuple(_turning(way, found, geometry.rotary_dim, apart) for way in (*found.own, found.unscaled, *found.methods))
+    ways = (*found.own, found.unscaled, *found.methods)
     head = _head(reading.pairing, Head(geometry.head_dim, geometry.rope_start, geometry.rotary_dim))
     layers = Layers(
-        rotation.layers, found.trained, found.reach, found.factors, _shown_factor(found), head, _example(geometry.rotary_dim // 2),
-        apart, drawn, found.left,
+        rotation.layers, found.trained, found.reach, found.factors, _shown_factor(found), head,
+        _example(geometry.rotary_dim // 2), apart,
+        tuple(_turning(way, found, geometry.rotary_dim, apart) for way in ways), found.left,
     )  # fmt: skip
     return layers, found.warnings
 
@@ -171,11 +168,10 @@ def _turning(way: Way, found: Ways, width: int, apart: Sequence[int]) -> Turning
         note=way.note,
         inv_freq=tuple(float(value) for value in inv_freq),
         wavelength=_shown(wavelengths(inv_freq)),
-        turns_trained=_within(inv_freq, found.trained),
         turns=_within(inv_freq, way.length),
         slower=_shown(slower),
         score=tuple(round(float(value), 5) for value in score_by_distance(inv_freq, by, factor)),
-        bound=tuple(round(float(value), 5) for value in score_bound(inv_freq, by)),
+        bound=tuple(round(float(value), 5) for value in score_bound(inv_freq, by, factor)),
     )
 
 

@@ -18,7 +18,7 @@ from safetensors.numpy import save_file
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "ropetool"
-VERBS = ("detect", "convert", "extend", "verify", "evaluate", "diff", "doctor", "served")
+VERBS = ("detect", "convert", "extend", "verify", "evaluate", "diff", "doctor", "served", "report")
 RANKS: tuple[tuple[str, ...], ...] = (
     ("errors",), ("rope", "checkpoint"), ("families",), ("engines",), ("models",), VERBS, ("views",), ("cli",),
 )  # fmt: skip

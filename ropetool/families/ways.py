@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from ropetool.errors import RopetoolError
+from ropetool.families.context import trained_of
 from ropetool.families.methods import Method
 from ropetool.families.native import Native, native_of, scaled_by_now
 from ropetool.families.reading import Reading, Rotation, Warn
 from ropetool.families.recipes import planned_block
-from ropetool.families.context import trained_of
-from ropetool.rope.frequencies import Default, Scaling, scaling_from_block
+from ropetool.rope.frequencies import Default, Proportional, Scaling, scaling_from_block
 
 # Methods that need nothing beside a factor: LongRoPE needs lists that were searched for, abf a base that is given.
 SHOWN = (Method.LINEAR, Method.NTK, Method.DYNAMIC, Method.YARN, Method.LLAMA3)
@@ -74,7 +74,7 @@ def ways_of(reading: Reading, rotation: Rotation, original: int | None) -> Ways:
     native, warnings = _native(reading, rotation, original)
     trained, reach = native.length or None, reading.reach
     own = tuple(_own(rotation, trained, reach))
-    unscaled = Way(UNSCALED, Default(native.theta), trained)
+    unscaled = Way(UNSCALED, _unscaled(rotation.scaling, native.theta), trained)
     if native.length == 0 or rotation is not reading.rotations[0]:
         return Ways(trained, reach, own, unscaled, (), (), (), warnings)
     factors = _factors(native.length, reach)
@@ -102,6 +102,11 @@ def _native(reading: Reading, rotation: Rotation, original: int | None) -> tuple
         native = Native(declared or 0, theta, method, factor, reading.reach or 0)
         said = f"the trained length is shown as {declared}" if declared else "no trained length is shown"
         return native, (Warn("trained-length-unclear", f"{said}: {error.message}"),)
+
+
+def _unscaled(scaling: Scaling, theta: float) -> Scaling:
+    """A block that turns the first pairs of a head alone does so without a factor, too."""
+    return replace(scaling, factor=1.0) if isinstance(scaling, Proportional) else Default(theta)
 
 
 def _own(rotation: Rotation, trained: int | None, reach: int | None) -> Iterator[Way]:

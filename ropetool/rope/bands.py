@@ -39,11 +39,13 @@ def score_by_distance(inv_freq: Floats, apart: Floats, attention_factor: float =
     return np.asarray(attention_factor**2 * np.cos(np.outer(apart, inv_freq)).mean(axis=1), dtype=np.float64)
 
 
-def score_bound(inv_freq: Floats, apart: Floats) -> Floats:
-    """The relative upper bound of any score by distance, shape [N], 1 at distance 0.
+def score_bound(inv_freq: Floats, apart: Floats, attention_factor: float = 1.0) -> Floats:
+    """The relative upper bound of any score by distance, shape [N].
 
     RoFormer (arXiv:2104.09864, section 3.4.3, eq. 37): the mean over j = 1 .. R/2 of |S_j|, S_j the sum of
-    exp(i distance inv_freq) over the first j pairs. Deviation: divided by its value at distance 0, (R/2 + 1) / 2.
+    exp(i distance inv_freq) over the first j pairs. Deviation: divided by its value at distance 0, (R/2 + 1) / 2, and
+    times ``attention_factor`` squared.
     """
     sums = np.cumsum(np.exp(1j * np.outer(apart, inv_freq)), axis=1)
-    return np.asarray(np.abs(sums).mean(axis=1) / ((len(inv_freq) + 1) / 2), dtype=np.float64)
+    at_zero = (len(inv_freq) + 1) / 2
+    return np.asarray(attention_factor**2 * np.abs(sums).mean(axis=1) / at_zero, dtype=np.float64)
