@@ -12,10 +12,12 @@ from pathlib import Path
 import numpy as np
 
 from ropetool.checkpoint.adapter import is_adapter
+from ropetool.checkpoint.config import count
 from ropetool.checkpoint.folder import read_config
 from ropetool.errors import UsageError
 from ropetool.families.reading import Reading, Rotation, Warn
 from ropetool.families.ways import Left, Way, Ways, ways_of
+from ropetool.families.windows import SLIDING
 from ropetool.models.understand import understand
 from ropetool.rope.bands import distances, score_bound, score_by_distance, turns, wavelengths
 from ropetool.rope.frequencies import Floats
@@ -78,7 +80,8 @@ class Example:
 class Layers:
     """One kind of layer: its head, and the ways to turn it. The first of ``ways`` is as config.json says.
 
-    ``trained`` and ``reach`` are in tokens, None where nothing tells; ``distances`` are those of the curves.
+    ``trained`` and ``reach`` are in tokens, None where nothing tells, and so is ``window`` for layers that look back so
+    far and no further; ``distances`` are those of the curves.
     ``factors`` are those that the methods are shown with, none where an extension leaves the layers as they are, and
     ``shown_factor`` is the one to look at first.
     """
@@ -86,6 +89,7 @@ class Layers:
     layers: str
     trained: int | None
     reach: int | None
+    window: int | None
     factors: tuple[float, ...]
     shown_factor: float
     head: HeadRows
@@ -139,11 +143,15 @@ def _layers(reading: Reading, rotation: Rotation, original: int | None) -> tuple
     ways = (*found.own, found.unscaled, *found.methods)
     head = _head(reading.pairing, Head(geometry.head_dim, geometry.rope_start, geometry.rotary_dim))
     layers = Layers(
-        rotation.layers, found.trained, found.reach, found.factors, _shown_factor(found), head,
-        _example(geometry.rotary_dim // 2), apart,
+        rotation.layers, found.trained, found.reach, _window(reading, rotation), found.factors, _shown_factor(found),
+        head, _example(geometry.rotary_dim // 2), apart,
         tuple(_turning(way, found, geometry.rotary_dim, apart) for way in ways), found.left,
     )  # fmt: skip
     return layers, found.warnings
+
+
+def _window(reading: Reading, rotation: Rotation) -> int | None:
+    return count(reading.config, "sliding_window") if rotation.layers == SLIDING else None
 
 
 def _shown_factor(found: Ways) -> float:

@@ -269,6 +269,8 @@ def test_light_commands_never_import_torch(without_torch, checkpoint, tmp_path: 
         ("verify", source, tmp_path / "c", "--quick"),
         ("doctor", "--help"), ("doctor", source, "--engine", "ctranslate2"),
         ("doctor", source, "--engine", "torchtune", "--json"),
+        ("report", "--help"), ("report", source, "--json"), ("report", source, "--against", tmp_path / "c"),
+        ("report", source, "--out", tmp_path / "page.html"),
     )  # fmt: skip
     for command in commands:
         done = without_torch(*command)

@@ -25,6 +25,7 @@ function drawBands() {
   axisY(plot, y, "tokens for one turn", MARGIN.top);
   plot.svg.append(...never);
   if (layers().trained) markY(plot, y(layers().trained), "trained", `trained: ${grouped(layers().trained)}`);
+  if (layers().window) markY(plot, y(layers().window), "other", `looks back: ${grouped(layers().window)}`, true);
   if (way.length && way.length !== layers().trained) markY(plot, y(way.length), "new", `new: ${grouped(way.length)}`);
   drawDots(plot, x, y, way, plain);
   drawSlower(plot, x, way);
@@ -36,7 +37,7 @@ function drawBands() {
 
 function bandScale(way, plain) {
   const all = [...way.wavelength, ...plain.wavelength, layers().trained, way.length].filter((value) => value);
-  const top = Math.max(...all, 10) * 1.6;
+  const top = Math.max(...all, 10) * 3;
   return logarithmic(Math.min(...all, 6) / 1.3, top, BANDS.split, MARGIN.top);
 }
 

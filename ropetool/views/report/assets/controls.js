@@ -77,6 +77,7 @@ function noteOf(now) {
   if (way.length) parts.push(`looked at for ${grouped(way.length)} tokens`);
   parts.push(`cos and sin times ${short(way.attention_factor)}`);
   const note = way.note ? ` This class cannot take it by its config: ${way.note}.` : "";
+  const window = layers().window ? ` These layers look back ${grouped(layers().window)} tokens and no further.` : "";
   const still = layers().factors.length ? "" : " An extension leaves these layers as they are.";
-  return `${parts.join(", ")}.${note}${still}`;
+  return `${parts.join(", ")}.${note}${window}${still}`;
 }

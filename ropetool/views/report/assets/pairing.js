@@ -40,7 +40,7 @@ function drawStrip(plot, head, x, layout, y) {
   plot.svg.append(
     shape("text", { class: "strong", x: 8, y: above ? y - 18 : y + PAIRING.strip + 32 }, name),
     ...spread(head.head_dim, plot.width < 480 ? 5 : 9).map((row) => shape("text", {
-      x: x(row + 0.5), y: above ? y - 5 : y + PAIRING.strip + 14, "text-anchor": "middle",
+      x: clamp(x(row + 0.5), 12, plot.width - 12), y: above ? y - 5 : y + PAIRING.strip + 14, "text-anchor": "middle",
     }, String(row))),
   );
 }
