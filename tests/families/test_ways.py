@@ -43,8 +43,6 @@ def test_a_way_is_what_extend_would_write(name: str, method: Method, checkpoint,
             assert found[factor].note
             continue
         assert not found[factor].note
-        if method is Method.NTK:  # written as a base, so read back as one
-            assert found[factor].scaling.theta == plan.reading.rotations[0].scaling.theta
         assert found[factor].scaling == plan.reading.rotations[0].scaling
         assert found[factor].length == plan.result.length
 
@@ -88,10 +86,14 @@ def test_a_trained_length_in_doubt_is_said(tmp_path: Path) -> None:
 
 
 def test_without_any_length_there_are_no_methods(tmp_path: Path) -> None:
-    config = {key: value for key, value in CONFIGS["qwen3"].items() if key != "max_position_embeddings"}
-    reading = read_model(read_config(written(tmp_path, config)))
-    found = ways_of(reading, reading.rotations[0], None)
-    assert (found.methods == ()) == (found.trained is None)
+    config = {**CONFIGS["llama"], "model_type": "recurrent_gemma"}
+    del config["max_position_embeddings"]
+    source = written(tmp_path, config)
+    found, told = ways(source), ways(source, original=2048)
+    assert (found.trained, found.reach, found.methods) == (None, None, ())
+    assert found.own[0].length is None
+    assert "no trained length is shown" in found.warnings[0].message
+    assert (told.trained, len(told.methods)) == (2048, len(SHOWN) * len(FACTORS))
 
 
 def test_local_layers_are_left_as_they_are(tmp_path: Path) -> None:
