@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -124,7 +125,7 @@ def _of_others(evaluated: KeptEvaluation | None, ckpt: Named, against: Named | N
 
 
 def _is_same(name: str, named: Named) -> bool:
-    return name == str(named) or Path(name).resolve() == named.path.resolve()
+    return name == str(named) or os.path.abspath(name) == os.path.abspath(named.path)
 
 
 def _written(result: Report, out: Path | None, png: Path | None) -> tuple[str, ...]:
@@ -152,7 +153,5 @@ def _written(result: Report, out: Path | None, png: Path | None) -> tuple[str, .
 
 
 def _fill(descriptor: int, content: bytes) -> None:
-    import os
-
     with os.fdopen(os.dup(descriptor), "wb") as file:
         file.write(content)

@@ -72,7 +72,8 @@ function drawSlower(plot, x, way) {
   way.slower.forEach((times, pair) => {
     if (!times) return;
     const height = Math.max(y(0) - y(times), 0.5);
-    plot.svg.append(shape("rect", { class: "own bar", x: x(pair) - width / 2, y: y(times), width, height, "stroke-width": 0 }));
+    const place = { x: x(pair) - width / 2, y: y(times), width, height };
+    plot.svg.append(shape("rect", { class: "own bar", "stroke-width": 0, ...place }));
   });
 }
 
@@ -92,9 +93,14 @@ function tellBands(way, plain, name) {
     `${short(turning[0])} to ${short(turning[turning.length - 1])} tokens.` +
     (never === null ? "" : ` Without scaling, ${never} pairs complete no turn in ${grouped(trained)} trained tokens.`);
   byId("bands-desc").textContent = said;
-  fillLegend(byId("bands-legend"), [["own", name], ["ghost", NAMES.none], ["trained", "trained length"], ["new", "new length"]]);
-  const row = rows[state.pair];
-  byId("bands-readout").textContent = `Pair ${row[0]} (rows ${row[1]}): a turn takes ${row[3]} tokens` +
-    `${row[2] === row[3] ? "" : `, without scaling ${row[2]}`}; ${row[4]} turns in training` +
-    `${way.length && way.length !== trained ? `, ${row[5]} in ${grouped(way.length)}` : ""}; ${row[6] === "× 1" ? "not slowed" : `${row[6]} slower`}.`;
+  fillLegend(byId("bands-legend"), [["own", name], ["ghost", NAMES.none]]);
+  byId("bands-readout").textContent = saidOfPair(rows[state.pair], way, trained);
+}
+
+function saidOfPair([pair, rows, before, after, inTraining, inAll, slower], way, trained) {
+  const parts = [`a turn takes ${after} tokens${before === after ? "" : `, without scaling ${before}`}`];
+  const further = way.length && way.length !== trained ? `, ${inAll} in ${grouped(way.length)}` : "";
+  parts.push(`${inTraining} turns in training${further}`);
+  parts.push(slower === "× 1" ? "not slowed" : `${slower} slower`);
+  return `Pair ${pair} (rows ${rows}): ${parts.join("; ")}.`;
 }

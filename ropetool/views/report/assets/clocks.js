@@ -6,7 +6,9 @@ let playing = 0;
 function buildClocks() {
   const [slider, field, play] = [byId("position"), byId("position-number"), byId("play")];
   slider.addEventListener("input", () => look({ position: Number(slider.value) }));
-  field.addEventListener("input", () => look({ position: clamp(Math.floor(Number(field.value)) || 0, 0, shownLength()) }));
+  field.addEventListener("input", () => {
+    look({ position: clamp(Math.floor(Number(field.value)) || 0, 0, shownLength()) });
+  });
   play.addEventListener("click", () => (playing ? stop() : start()));
   drawers.push(drawClocks);
 }

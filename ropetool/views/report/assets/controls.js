@@ -53,7 +53,8 @@ function drawWays(now) {
     fieldset.dataset.sign = sign;
     for (const label of fieldset.querySelectorAll("label")) label.remove();
     for (const choice of found) {
-      const input = element("input", { type: "radio", name: "way", value: choice.key, disabled: choice.way ? null : "" });
+      const disabled = choice.way ? null : "";
+      const input = element("input", { type: "radio", name: "way", value: choice.key, disabled });
       fieldset.append(element("label", { title: choice.why || null }, input, element("span", {}, choice.name)));
     }
   }

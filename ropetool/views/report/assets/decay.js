@@ -24,7 +24,7 @@ function drawDecay() {
   line(way.bound, "other thin dashed");
   line(plain.score, "ghost thin");
   line(way.score, "own");
-  if (trained) markX(plot, x(trained), MARGIN.top, DECAY.height - MARGIN.bottom, "trained", `trained: ${grouped(trained)}`);
+  if (trained) markTrained(plot, x(trained), trained);
   axisX(plot, x, DECAY.height - MARGIN.bottom, "distance in tokens");
   tellDecay(shown, way, plain);
 }
@@ -34,9 +34,12 @@ function tellDecay(shown, way, plain) {
   const { name } = chosen();
   const some = spread(shown.length, 16).map((at) => shown[at]);
   fillTable(byId("decay-table"), `Score by distance, ${name}`, ["distance", "score", NAMES.none, "bound"],
-    [0, ...some].map((at) => [grouped(distances[at]), ...[way.score, plain.score, way.bound].map((of) => fixed(of[at], 3))]));
+    [0, ...some].map((at) => {
+      return [grouped(distances[at]), ...[way.score, plain.score, way.bound].map((of) => fixed(of[at], 3))];
+    }));
   const last = some[some.length - 1];
-  byId("decay-desc").textContent = `${name}: from ${fixed(way.score[0], 2)} at distance 0 to ${fixed(way.score[last], 2)} at ` +
-    `${grouped(distances[last])} tokens; the bound there is ${fixed(way.bound[last], 2)}.`;
+  const [near, far, bound] = [way.score[0], way.score[last], way.bound[last]].map((value) => fixed(value, 2));
+  byId("decay-desc").textContent =
+    `${name}: from ${near} at distance 0 to ${far} at ${grouped(distances[last])} tokens; the bound there is ${bound}.`;
   fillLegend(byId("decay-legend"), [["own", name], ["ghost", `score ${NAMES.none}`], ["other", "bound, any q and k"]]);
 }

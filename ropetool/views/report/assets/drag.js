@@ -130,7 +130,8 @@ function placeHandles([q, k, both], x) {
   for (const [handle, name] of [[q, "q"], [k, "k"], [both, "both"]]) {
     handle.setAttribute("aria-valuemax", shownLength());
     handle.setAttribute("aria-valuenow", values[name]);
-    handle.setAttribute("aria-valuetext", name === "both" ? `q at ${state.q}, k at ${state.k}` : `token ${values[name]}`);
+    const said = name === "both" ? `q at ${state.q}, k at ${state.k}` : `token ${values[name]}`;
+    handle.setAttribute("aria-valuetext", said);
   }
 }
 
@@ -149,7 +150,9 @@ function tellDrag(whole, shares) {
   const { q, k } = layers().example;
   fillTable(byId("drag-table"), "q and k before they are turned, and each pair's share of q·k",
     ["pair", "q", "k", "share"],
-    shares.map((share, pair) => [pair, ...[q, k].map((of) => of[pair].map((part) => fixed(part, 3)).join(", ")), fixed(share, 5)]));
+    shares.map((share, pair) => {
+      return [pair, ...[q, k].map((of) => of[pair].map((part) => fixed(part, 3)).join(", ")), fixed(share, 5)];
+    }));
 }
 
 // The chosen pair as two arrows; beside them, or below where there is no room, what each pair adds to q·k.
@@ -166,8 +169,9 @@ function drawPlane(shares) {
     shape("text", { x: x(-0.5), y: top - 8 }, "share of q·k by pair, fast to slow"),
     shape("path", { class: "axis", d: `M${x(-0.5)} ${y(0)}H${x(shares.length - 0.5)}` }),
     ...shares.map((share, pair) => shape("rect", {
-      class: `${pair === state.pair ? "other" : "own"} bar`, "stroke-width": 0, x: x(pair - 0.35),
-      width: Math.max(x(0.35) - x(-0.35), 1), y: Math.min(y(share), y(0)), height: Math.max(Math.abs(y(share) - y(0)), 0.5),
+      class: `${pair === state.pair ? "other" : "own"} bar`, "stroke-width": 0,
+      x: x(pair - 0.35), width: Math.max(x(0.35) - x(-0.35), 1),
+      y: Math.min(y(share), y(0)), height: Math.max(Math.abs(y(share) - y(0)), 0.5),
     })),
   );
 }
@@ -188,11 +192,14 @@ function drawArrows(plot, x) {
     plot.svg.append(
       shape("path", { class: kind, "stroke-width": 3, d: path([[x, y], tip]) }),
       shape("circle", { class: kind, cx: tip[0], cy: tip[1], r: 4 }),
-      shape("text", { class: `${kind} strong halo`, x: tip[0] + (a < 0 ? -14 : 8), y: tip[1] + (b < 0 ? 14 : -6) }, name),
+      shape("text", {
+        class: `${kind} strong halo`, x: tip[0] + (a < 0 ? -14 : 8), y: tip[1] + (b < 0 ? 14 : -6),
+      }, name),
     );
     return [a, b];
   });
   const degrees = ends.map(([a, b]) => Math.round((Math.atan2(b, a) * 180) / Math.PI));
-  byId("plane-desc").textContent = `Pair ${state.pair}: q at ${degrees[0]} degrees, k at ${degrees[1]} degrees. Each pair's share of q·k is in the numbers below.`;
+  byId("plane-desc").textContent = `Pair ${state.pair}: q at ${degrees[0]} degrees, k at ${degrees[1]} degrees. ` +
+    "Each pair's share of q·k is in the numbers below.";
   plot.svg.append(shape("text", { x: 4, y: 14 }, `pair ${state.pair}`));
 }

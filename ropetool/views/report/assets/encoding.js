@@ -57,7 +57,9 @@ function drawHeat(count) {
       [Math.cos(angle), Math.sin(angle)].forEach((value, half) => {
         const end = value < 0 ? low : high;
         const at = 4 * ((half * pairs + pair) * columns + column);
-        for (let part = 0; part < 3; part += 1) image.data[at + part] = zero[part] + (end[part] - zero[part]) * Math.abs(value);
+        for (let part = 0; part < 3; part += 1) {
+          image.data[at + part] = zero[part] + (end[part] - zero[part]) * Math.abs(value);
+        }
         image.data[at + 3] = 255;
       });
     });
@@ -79,7 +81,7 @@ function drawCurves(count) {
   line(Math.cos, way.inv_freq[state.pair], "own");
   line(Math.sin, way.inv_freq[state.pair], "other");
   const { trained } = layers();
-  if (trained && trained <= count) markX(plot, x(trained), MARGIN.top, ENCODING.height - MARGIN.bottom, "trained", "trained");
+  if (trained && trained <= count) markTrained(plot, x(trained), trained);
   axisX(plot, x, ENCODING.height - MARGIN.bottom, "position");
 }
 
@@ -91,11 +93,13 @@ function tellEncoding(count, heat) {
     ["position", ...pairs.flatMap((pair) => [`cos, pair ${pair}`, `sin, pair ${pair}`])],
     positions.map((position) => [position, ...pairs.flatMap((pair) =>
       [Math.cos, Math.sin].map((of) => fixed(of(position * way.inv_freq[pair]), 3)))]));
+  const where = `at positions 0 to ${grouped(count)}`;
   byId("encoding-desc").textContent = heat
-    ? `${name}: cos and sin of ${pairCount()} pairs at positions 0 to ${grouped(count)}, from -1 to 1.`
-    : `${name}: cos and sin of pair ${state.pair} at positions 0 to ${grouped(count)}; a turn takes ${short(way.wavelength[state.pair])} tokens.`;
+    ? `${name}: cos and sin of ${pairCount()} pairs ${where}, from -1 to 1.`
+    : `${name}: cos and sin of pair ${state.pair} ${where}; a turn takes ${short(way.wavelength[state.pair])} tokens.`;
   const scaled = way.attention_factor === 1 ? "" : `; the model takes them times ${short(way.attention_factor)}`;
+  const halves = `upper half: cos, lower half: sin, fast pairs on top of each${scaled}`;
   fillLegend(byId("encoding-legend"), heat
-    ? [["low", "−1"], ["zero", "0"], ["high", "1"], ["", `upper half: cos, lower half: sin, fast pairs on top of each${scaled}`]]
+    ? [["low", "−1"], ["zero", "0"], ["high", "1"], ["", halves]]
     : [["own", `cos of pair ${state.pair}`], ["other", `sin of pair ${state.pair}`], ["ghost", `cos ${NAMES.none}`]]);
 }

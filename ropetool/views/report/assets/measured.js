@@ -13,7 +13,8 @@ function drawStretches() {
   const found = all.filter((entry) => entry.difference !== null);
   const sizes = [...found.map((entry) => entry.difference), tolerance, control].filter((size) => size > 0);
   const x = linear(0, Math.max(...found.map((entry) => entry.stop), 1), MARGIN.left, plot.width - MARGIN.right);
-  const y = logarithmic(Math.min(...sizes, 1) / 3, Math.max(...sizes, 1e-9) * 3, MEASURED.height - MARGIN.bottom, MARGIN.top);
+  const [low, high] = [Math.min(...sizes, 1) / 3, Math.max(...sizes, 1e-9) * 3];
+  const y = logarithmic(low, high, MEASURED.height - MARGIN.bottom, MARGIN.top);
   axisY(plot, y, "difference", MARGIN.top);
   for (const entry of found.filter((one) => one.difference > 0)) {
     const width = Math.max(x(entry.stop) - x(entry.start) - 1, 1);
@@ -25,8 +26,9 @@ function drawStretches() {
   if (control) markY(plot, y(control), "other", `the wrong layout: ${short(control)}`, true);
   axisX(plot, x, MEASURED.height - MARGIN.bottom, "position");
   const most = Math.max(...found.map((entry) => entry.difference), 0);
-  const said = `The largest difference is ${short(most)}` +
-    `${tolerance ? `; ${short(tolerance)} is allowed` : ""}${control ? `; the wrong layout is ${short(control)} away` : ""}.`;
+  const allowed = tolerance ? `; ${short(tolerance)} is allowed` : "";
+  const wrong = control ? `; the wrong layout is ${short(control)} away` : "";
+  const said = `The largest difference is ${short(most)}${allowed}${wrong}.`;
   byId("stretches-desc").textContent = said;
   byId("stretches-readout").textContent = said;
 }
@@ -48,7 +50,7 @@ function drawLoss() {
       .flatMap((bin) => [[x(bin.start), y(bin[key])], [x(bin.stop), y(bin[key])]]);
     plot.svg.append(shape("path", { class: `${kind} line`, "stroke-width": 2.5, d: path(steps) }));
   }
-  if (trained) markX(plot, x(trained), MARGIN.top, MEASURED.height - MARGIN.bottom, "trained", `trained: ${grouped(trained)}`);
+  if (trained) markTrained(plot, x(trained), trained);
   axisX(plot, x, MEASURED.height - MARGIN.bottom, "position");
   tellLoss(lengths, against);
 }

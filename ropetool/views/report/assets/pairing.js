@@ -75,7 +75,8 @@ function tellPairing(head) {
   const moved = head.moves.interleaved.filter((old, row) => old !== row).length;
   const still = head.head_dim - head.rotary_dim;
   byId("pairing-desc").textContent = `A head of ${head.head_dim} rows, ${head.rotary_dim} of which turn` +
-    `${still ? `, and ${still} do not` : ""}. This checkpoint is ${head.pairing}. From half to interleaved, ${moved} rows move.`;
+    `${still ? `, and ${still} do not` : ""}. This checkpoint is ${head.pairing}. ` +
+    `From half to interleaved, ${moved} rows move.`;
   const [half, interleaved] = LAYOUTS.map((layout) => head.pairs[layout][state.pair].join(" and "));
   byId("pairing-readout").textContent = `Pair ${state.pair}: rows ${half} in half, ${interleaved} in interleaved; ` +
     `${moved} of ${head.head_dim} rows move.`;

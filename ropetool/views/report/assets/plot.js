@@ -40,9 +40,11 @@ function logarithmic(from, to, start, stop) {
   return scale;
 }
 
+const RAISED = "⁻⁰¹²³⁴⁵⁶⁷⁸⁹";
+
 function powerOfTen(value) {
   const power = Math.round(Math.log10(value));
-  const raised = [...String(power)].map((digit) => "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"["-0123456789".indexOf(digit)]).join("");
+  const raised = [...String(power)].map((digit) => RAISED["-0123456789".indexOf(digit)]).join("");
   return power >= -2 && power <= 3 ? value.toLocaleString("en-US") : `10${raised}`;
 }
 
@@ -82,12 +84,13 @@ function axisY(plot, y, label, top, ticks = y.ticks) {
   plot.svg.append(shape("text", { x: 2, y: top - 4, class: "halo" }, label));
 }
 
-// A line across the picture at a length that is marked, with its name.
-function markX(plot, x, top, bottom, kind, text) {
-  const near = x > plot.width - 150;
+// A line down the picture at the trained length, with its name.
+function markTrained(plot, x, trained) {
+  const [place, anchor] = x > plot.width - 150 ? [x - 5, "end"] : [x + 5, "start"];
   plot.svg.append(
-    shape("path", { class: `${kind} line dashed`, d: `M${x} ${top}V${bottom}` }),
-    shape("text", { class: `${kind} halo`, x: x + (near ? -5 : 5), y: top + 11, "text-anchor": near ? "end" : "start" }, text),
+    shape("path", { class: "trained line dashed", d: `M${x} ${MARGIN.top}V${plot.height - MARGIN.bottom}` }),
+    shape("text", { class: "trained halo", x: place, y: MARGIN.top + 11, "text-anchor": anchor },
+      `trained: ${grouped(trained)}`),
   );
 }
 

@@ -4,7 +4,7 @@ const data = JSON.parse(byId("data").textContent);
 const state = { layers: 0, way: "own:0", factor: null, pair: 0, position: 0, q: 0, k: 0, view: "heat", span: 0 };
 const drawers = [];
 
-const NAMES = { linear: "linear", ntk: "NTK", dynamic: "dynamic", yarn: "YaRN", llama3: "llama3", none: "without scaling" };
+const NAMES = { ntk: "NTK", yarn: "YaRN", none: "without scaling" };
 
 const layers = () => data.rope.layers[state.layers];
 const pairCount = () => layers().head.rotary_dim / 2;
@@ -14,7 +14,8 @@ const unscaled = () => layers().ways.find((way) => way.method === "none");
 function otherWays() {
   const rope = data.against && data.against.rope;
   const same = rope ? rope.layers.find((other) => other.layers === layers().layers) : null;
-  return same && same.head.rotary_dim === layers().head.rotary_dim ? same.ways.filter((way) => way.method === "own") : [];
+  if (!same || same.head.rotary_dim !== layers().head.rotary_dim) return [];
+  return same.ways.filter((way) => way.method === "own");
 }
 
 const sameTurning = (one, other) =>
@@ -30,7 +31,7 @@ function choices() {
   });
   add("own", "as it is", own);
   add("other", "the other", otherWays());
-  if (!own.some((way) => sameTurning(way, unscaled()))) found.push({ key: "none:0", name: NAMES.none, way: unscaled() });
+  if (!own.some((way) => sameTurning(way, unscaled()))) add("none", NAMES.none, [unscaled()]);
   const methods = [...new Set([...layers().ways, ...layers().left].map((entry) => entry.method))];
   for (const method of methods.filter((name) => name !== "own" && name !== "none")) {
     const of = (entry) => entry.method === method && entry.factor === state.factor;
