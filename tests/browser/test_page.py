@@ -164,11 +164,11 @@ def test_the_pair_is_picked_in_every_figure(full, show) -> None:
 
 def test_a_click_picks_the_pair_under_it(full, show) -> None:
     watched = show(full)
-    box = watched.page.locator("#bands svg").bounding_box()
+    box = watched.page.locator("#bands svg").first.bounding_box()
     watched.page.mouse.click(box["x"] + 60, box["y"] + 100)
     watched.settled()
     assert "Pair 0 " in watched.text("#bands-readout")
-    box = watched.page.locator("#pairing svg").bounding_box()
+    box = watched.page.locator("#pairing svg").first.bounding_box()
     watched.page.mouse.click(box["x"] + box["width"] - 12, box["y"] + 190)
     watched.settled()
     assert "Pair 15:" in watched.text("#pairing-readout")
@@ -410,11 +410,11 @@ def test_marks_stand_out_from_their_card(full, show) -> None:
 
 def test_the_colours_follow_the_system_while_it_is_open(full, show) -> None:
     watched = show(full, color_scheme="light")
-    pixel = "c => [...c.getContext('2d').getImageData(0, c.height - 1, 1, 1).data]"
-    light = watched.page.eval_on_selector("#heat", pixel)
+    drawn = "c => c.toDataURL()"
+    light = watched.page.eval_on_selector("#heat", drawn)
     watched.page.emulate_media(color_scheme="dark")
     watched.settled()
-    assert watched.page.eval_on_selector("#heat", pixel) != light
+    assert watched.page.eval_on_selector("#heat", drawn) != light
 
 
 def test_the_width_may_change(full, show) -> None:

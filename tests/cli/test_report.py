@@ -47,7 +47,8 @@ def test_a_page_and_its_json(run, measured, tmp_path: Path) -> None:  # noqa: F8
 
 def test_doctors_findings_do_not_fail_a_report(run, own) -> None:
     source = own("llama")
-    edit_json(source / "config.json", rope_scaling={"rope_type": "yarn", "factor": 4.0})
+    block = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64, "rope_theta": 10000.0}
+    edit_json(source / "config.json", rope_parameters=block, max_position_embeddings=256)
     assert run("doctor", source).code == 1
     assert run("report", source, "--quiet").code == 0
 

@@ -10,7 +10,7 @@ function buildBands() {
     const pair = clamp(Math.floor(place * count), 0, count - 1);
     if (pair !== state.pair) look({ pair });
   });
-  drawers.push(drawBands);
+  drawnBy(drawBands, "pair");
 }
 
 function drawBands() {

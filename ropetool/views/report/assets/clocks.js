@@ -10,7 +10,7 @@ function buildClocks() {
     look({ position: clamp(Math.floor(Number(field.value)) || 0, 0, shownLength()) });
   });
   play.addEventListener("click", () => (playing ? stop() : start()));
-  drawers.push(drawClocks);
+  drawnBy(drawClocks, "position");
 }
 
 function start() {

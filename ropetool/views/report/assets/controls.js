@@ -11,7 +11,7 @@ function buildControls() {
   byId("ways").addEventListener("change", (event) => look({ way: event.target.value }));
   byId("controls").addEventListener("submit", (event) => event.preventDefault());
   chooseLayers(0);
-  drawers.push(drawControls);
+  drawnBy(drawControls, "pair");
 }
 
 function chooseLayers(at) {
@@ -25,10 +25,11 @@ function chooseLayers(at) {
   const middle = Math.floor((pairCount() - 1) / 2);
   state.factor = factors.length ? kept : null;
   const longest = shownLength();
-  look({
-    pair: clamp(state.pair || middle, 0, pairCount() - 1), q: Math.floor(longest / 2), k: Math.floor(longest / 4),
+  Object.assign(state, {
+    pair: clamp(state.pair ?? middle, 0, pairCount() - 1), q: Math.floor(longest / 2), k: Math.floor(longest / 4),
     position: Math.min(state.position, longest),
   });
+  redraw();
 }
 
 function drawControls() {

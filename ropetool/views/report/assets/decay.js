@@ -3,7 +3,7 @@
 const DECAY = { height: 280 };
 
 function buildDecay() {
-  drawers.push(drawDecay);
+  drawnBy(drawDecay);
 }
 
 function drawDecay() {

@@ -16,7 +16,7 @@ function buildDrag() {
   }
   const svg = document.querySelector("#drag svg");
   svg.append(...HANDLES.map(handleOf));
-  drawers.push(drawDrag);
+  drawnBy(drawDrag, "pair", "q", "k");
 }
 
 // The handles are made once, and only moved: so they keep the keyboard, and the pointer that drags them.

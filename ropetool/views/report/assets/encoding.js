@@ -5,7 +5,7 @@ const ENCODING = { most: 384, height: 250 };
 function buildEncoding() {
   byId("views").addEventListener("change", (event) => look({ view: event.target.value }));
   byId("span").addEventListener("input", () => look({ span: Number(byId("span").value) }));
-  drawers.push(drawEncoding);
+  drawnBy(drawEncoding, "pair", "view", "span");
 }
 
 // The slider counts doublings, so that it reaches from a few tokens to all of them.

@@ -3,8 +3,8 @@
 const MEASURED = { height: 260 };
 
 function buildMeasured() {
-  if (byId("stretches")) drawers.push(drawStretches);
-  if (byId("loss")) drawers.push(drawLoss);
+  if (byId("stretches")) drawnBy(drawStretches);
+  if (byId("loss")) drawnBy(drawLoss);
 }
 
 function drawStretches() {

@@ -12,7 +12,7 @@ function buildPairing() {
     const pair = head.pairs[layout].findIndex((rows) => rows.includes(row));
     if (pair >= 0 && pair !== state.pair) look({ pair });
   });
-  drawers.push(drawPairing);
+  drawnBy(drawPairing, "pair");
 }
 
 const hue = (pair, count) => `hsl(${Math.round((300 * pair) / Math.max(count - 1, 1))} 62% 52%)`;

@@ -16,5 +16,5 @@ new ResizeObserver(([entry]) => {
   width = entry.contentRect.width;
   redraw();
 }).observe(document.querySelector("main"));
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => redraw());
 redraw();

@@ -1,8 +1,10 @@
 // What is looked at, and who draws it.
 
 const data = JSON.parse(byId("data").textContent);
-const state = { layers: 0, way: "own:0", factor: null, pair: 0, position: 0, q: 0, k: 0, view: "heat", span: 0 };
+const state = { layers: 0, way: "own:0", factor: null, pair: null, position: 0, q: 0, k: 0, view: "heat", span: 0 };
 const drawers = [];
+// What every figure follows; each may name more.
+const ALWAYS = ["layers", "way", "factor"];
 
 const NAMES = { ntk: "NTK", yarn: "YaRN", none: "without scaling" };
 
@@ -50,18 +52,26 @@ function chosen() {
 // How long a text the figures go up to: the length of the chosen way, else the trained one.
 const shownLength = () => chosen().way.length || layers().trained || 4096;
 
-let waiting = false;
-function redraw() {
-  if (waiting) return;
-  waiting = true;
+function drawnBy(draw, ...needs) {
+  drawers.push({ draw, needs: [...ALWAYS, ...needs] });
+}
+
+// Draws what follows one of the changed parts of the state, on the next frame; all of it where none is named.
+const changed = new Set();
+function redraw(parts = Object.keys(state)) {
+  const waiting = changed.size > 0;
+  for (const part of parts) changed.add(part);
+  if (waiting || !changed.size) return;
   requestAnimationFrame(() => {
-    waiting = false;
-    for (const draw of drawers) draw();
+    const due = drawers.filter(({ needs }) => needs.some((part) => changed.has(part)));
+    changed.clear();
+    for (const { draw } of due) draw();
   });
 }
 
 // Changes what is looked at; what a slider, a key or a drag does ends here.
 function look(change) {
+  const parts = Object.keys(change).filter((part) => state[part] !== change[part]);
   Object.assign(state, change);
-  redraw();
+  redraw(parts);
 }
