@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.reporting import measured  # noqa: F401 - a fixture
+from tests.reporting import make_page, measured  # noqa: F401 - one is a fixture
 
 PATIENCE_MS = 10_000
 NAMES = ("chromium", "chromium-browser", "google-chrome")
@@ -38,6 +38,12 @@ class Watched:
     def choose(self, way: str) -> None:
         self.page.check(f'input[name="way"][value="{way}:0"]', force=True)
         self.settled()
+
+
+@pytest.fixture(scope="session")
+def full(measured, tmp_path_factory) -> Path:  # noqa: F811  a fixture
+    """The page of the bundled checkpoint, extended, with everything that was measured."""
+    return make_page(tmp_path_factory.mktemp("full") / "page.html", *measured.arguments)
 
 
 @pytest.fixture(scope="session")

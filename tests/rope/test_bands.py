@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -35,7 +36,7 @@ def test_turns_are_lengths_over_wavelengths(width: int):
 def test_distances_rise_from_none_to_the_longest(longest: int, most: int):
     found = distances(longest, most)
     assert (found[0], found[1], found[-1]) == (0, 1, longest)
-    assert all(a < b for a, b in zip(found, found[1:], strict=False))
+    assert all(a < b for a, b in pairwise(found))
     assert len(found) <= most + 1
 
 

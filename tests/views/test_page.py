@@ -1,4 +1,4 @@
-"""The page as a file: sound HTML of every kind of checkpoint, texts for every figure, and nothing of a stranger's run."""
+"""The page as a file: sound HTML of every kind of checkpoint, texts for every figure, and nothing strange is run."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def check_page(tree: Element, figures: tuple[str, ...]) -> None:
             assert set((node.get(name) or "").split()) <= set(ids)
         assert not [name for name in node.attrib if str(name).startswith("on") or name in ("style", "src")]
         assert (node.get("href") or "#").startswith("#")
-    found = [node for node in of(tree, "figure")]
+    found = of(tree, "figure")
     assert [node.get("id") for node in found] == list(figures)
     for figure in found:
         check_figure(figure)
@@ -227,7 +227,9 @@ def script_faults(text: str) -> list[str]:
     """Words that no script may have, lines that are too long, and addresses that are no name of a namespace."""
     faults = [word for word in FORBIDDEN if word in text]
     faults += [line for line in text.splitlines() if len(line) > 120]
-    return faults + [found for found in re.findall(r"https?://[^\s\"']+", text) if found != "http://www.w3.org/2000/svg"]
+    return faults + [
+        found for found in re.findall(r"https?://[^\s\"']+", text) if found != "http://www.w3.org/2000/svg"
+    ]
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
@@ -245,7 +247,9 @@ def test_every_element_that_a_script_asks_for_is_there() -> None:
     html = "\n".join(path.read_text("utf-8") for path in FILES.glob("*.html"))
     there = set(re.findall(r'\bid="([\w-]+)"', html))
     asked = {found for name in SCRIPTS for found in re.findall(r'byId\("([\w-]+)"\)', asset(f"{name}.js"))}
-    asked |= {found for name in SCRIPTS for found in re.findall(r'querySelector\("#([\w-]+) svg"\)', asset(f"{name}.js"))}
+    asked |= {
+        found for name in SCRIPTS for found in re.findall(r'querySelector\("#([\w-]+) svg"\)', asset(f"{name}.js"))
+    }
     assert asked - there == set()
     assert len(asked) > 40
 
