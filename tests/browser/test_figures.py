@@ -124,7 +124,11 @@ def test_the_position_turns_the_clocks(full, show) -> None:
 def test_play_moves_on_and_pauses(full, show) -> None:
     watched = show(full)
     watched.page.click("#play")
-    watched.page.wait_for_function("document.getElementById('position').value > 2")
+    for _ in range(200):  # the page's policy forbids what Playwright's own waiting evaluates
+        if int(watched.page.input_value("#position")) > 2:
+            break
+        watched.page.wait_for_timeout(50)
+    assert int(watched.page.input_value("#position")) > 2
     assert watched.page.get_attribute("#play", "aria-pressed") == "true"
     watched.page.click("#play")
     there = watched.page.input_value("#position")
@@ -145,12 +149,11 @@ def test_the_pair_is_picked_in_every_figure(full, show) -> None:
 
 def test_a_click_picks_the_pair_under_it(full, show) -> None:
     watched = show(full)
-    box = watched.page.locator("#bands svg").first.bounding_box()
-    watched.page.mouse.click(box["x"] + 60, box["y"] + 100)
+    watched.page.locator("#bands svg").first.click(position={"x": 60, "y": 100})
     watched.settled()
     assert "Pair 0 " in watched.text("#bands-readout")
-    box = watched.page.locator("#pairing svg").first.bounding_box()
-    watched.page.mouse.click(box["x"] + box["width"] - 12, box["y"] + 190)
+    strips = watched.page.locator("#pairing svg").first
+    strips.click(position={"x": strips.bounding_box()["width"] - 12, "y": 190})
     watched.settled()
     assert "Pair 15:" in watched.text("#pairing-readout")
 
