@@ -104,6 +104,7 @@ def test_the_position_turns_the_clocks(full, show) -> None:
     frequencies = watched.page.evaluate("() => JSON.parse(document.getElementById('data').textContent)"
                                         ".rope.layers[0].ways[0].inv_freq")  # fmt: skip
     watched.page.focus("#position")
+    watched.page.keyboard.press("Home")
     for _ in range(3):
         watched.page.keyboard.press("ArrowRight")
     watched.settled()
@@ -124,6 +125,7 @@ def test_the_position_turns_the_clocks(full, show) -> None:
 def test_play_moves_on_and_pauses(full, show) -> None:
     watched = show(full)
     watched.page.click("#play")
+    watched.page.fill("#position-number", "0")
     for _ in range(200):  # the page's policy forbids what Playwright's own waiting evaluates
         if int(watched.page.input_value("#position")) > 2:
             break

@@ -1,7 +1,7 @@
 // What is looked at, and who draws it.
 
 const data = JSON.parse(byId("data").textContent);
-const state = { layers: 0, way: "own:0", factor: null, pair: null, position: 0, q: 0, k: 0, view: "heat", span: 0 };
+const state = { layers: 0, way: "own:0", factor: null, pair: null, position: 100, q: 0, k: 0, view: "heat", span: 0 };
 const drawers = [];
 // What every figure follows; each may name more.
 const ALWAYS = ["layers", "way", "factor"];
