@@ -50,6 +50,11 @@ CONFIGS: Mapping[str, Mapping[str, Any]] = {
         "rope_parameters": {"full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.25,
                                                "rope_theta": 1e6}, "sliding_attention": LOCAL},
     },
+    "one pair": {**BASE, "model_type": "llama", "head_dim": 2, "max_position_embeddings": 64, "rope_theta": 1e4},
+    "a wide head": {
+        **BASE, "model_type": "llama", "head_dim": 2048, "max_position_embeddings": 1 << 40, "rope_theta": 1e18,
+    },
+    "no length": {**BASE, "model_type": "recurrent_gemma", "rope_theta": 1e4},
     "bloom": {"model_type": "bloom", "hidden_size": 96, "n_head": 8, "n_layer": 2, "vocab_size": 96},
 }  # fmt: skip
 

@@ -86,9 +86,7 @@ def test_a_trained_length_in_doubt_is_said(tmp_path: Path) -> None:
 
 
 def test_without_any_length_there_are_no_methods(tmp_path: Path) -> None:
-    config = {**CONFIGS["llama"], "model_type": "recurrent_gemma"}
-    del config["max_position_embeddings"]
-    source = written(tmp_path, config)
+    source = written(tmp_path, CONFIGS["no length"])
     found, told = ways(source), ways(source, original=2048)
     assert (found.trained, found.reach, found.methods) == (None, None, ())
     assert found.own[0].length is None
