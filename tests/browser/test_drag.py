@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -137,3 +139,17 @@ def test_the_ways_are_switched_by_arrow_keys(full, show) -> None:
     watched.settled()
     assert watched.page.evaluate("document.activeElement.value") == "other:0"
     assert watched.text("#way-note").startswith("the other")
+
+
+def test_a_k_that_does_not_turn_is_seen(full, show, tmp_path: Path) -> None:
+    """What these tests rest on: with the fault planted, the dot product moves when both move."""
+    text = re.sub(r"<meta http-equiv[^>]*>", "", full.read_text("utf-8"))
+    planted = text.replace("turned(k[pair], state.k,", "turned(k[pair], 0,")
+    assert planted != text
+    (tmp_path / "planted.html").write_text(planted, encoding="utf-8")
+    watched = show(tmp_path / "planted.html")
+    first = dot(watched)
+    watched.page.focus("#handle-both")
+    watched.page.keyboard.press("ArrowRight")
+    assert places(watched) == (513, 257)
+    assert dot(watched) != pytest.approx(first, abs=1e-4)

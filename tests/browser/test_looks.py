@@ -137,3 +137,10 @@ def test_pictures_of_the_page_are_no_blanks(width: int, full, show) -> None:
     for figure in watched.page.query_selector_all("figure"):
         picture = PIL.Image.open(io.BytesIO(figure.screenshot())).convert("RGB")
         assert len(picture.getcolors(maxcolors=1 << 24)) > 20
+
+
+def test_a_part_that_is_too_wide_is_seen(full, show, tmp_path: Path) -> None:
+    text = re.sub(r"<meta http-equiv[^>]*>", "", full.read_text("utf-8"))
+    wide = text.replace("<main>", '<main><p style="width: 500px">wide</p>')
+    (tmp_path / "wide.html").write_text(wide, encoding="utf-8")
+    assert show(tmp_path / "wide.html", width=360).page.evaluate("document.documentElement.scrollWidth") > 360
