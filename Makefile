@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 PIP_OLDEST := $(OLDEST)/bin/python -m pip install --quiet --disable-pip-version-check -c $(OLDEST)/pins.txt
 DEMO_OUT ?= demo-out
 
-.PHONY: demo style check test test-clients test-oldest fuzz clean
+.PHONY: demo style check test test-clients test-oldest browser fuzz clean
 
 # torch is named first and pinned, so that the CPU build is taken where there is one.
 $(VENV)/.user: pyproject.toml constraints.txt
@@ -52,7 +52,7 @@ check: $(VENV)/.dev
 	$(BIN)/mypy
 
 # A file runs in one process, so that what its tests share is made once.
-test: $(VENV)/.clients
+test: $(VENV)/.clients browser
 	$(BIN)/python -m pytest -n auto --dist loadfile
 
 test-clients: $(VENV)/.clients
@@ -60,6 +60,12 @@ test-clients: $(VENV)/.clients
 
 test-oldest: $(OLDEST)/.dev
 	$(OLDEST)/bin/python -m pytest -n auto --dist loadfile -m oldest --ignore tests/models/test_composites.py
+
+# For the tests marked `browser`: Debian's chromium, where there is none. Playwright itself brings no browser.
+browser:
+	@command -v chromium >/dev/null || { apt-get -qq update && \
+	  DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends chromium >/dev/null; } || \
+	  echo "chromium cannot be installed here: the tests marked browser will be skipped"
 
 # The figures of a full run are in SECURITY.md.
 fuzz: $(VENV)/.dev

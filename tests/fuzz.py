@@ -254,6 +254,7 @@ COMMANDS: tuple[Callable[[Path, Path], tuple[object, ...]], ...] = (
     lambda source, out: ("doctor", source, "--engine", "ctranslate2"),
     lambda source, out: ("doctor", source, "--engine", "mlx-lm", "--length", "8k"),
     lambda source, out: ("doctor", source, "--engine", "llama.cpp"),
+    lambda source, out: ("report", source, "--out", out.with_suffix(".html")),
 )
 
 

@@ -18,7 +18,7 @@ from safetensors.numpy import save_file
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "ropetool"
-VERBS = ("detect", "convert", "extend", "verify", "evaluate", "diff", "doctor", "served")
+VERBS = ("detect", "convert", "extend", "verify", "evaluate", "diff", "doctor", "served", "report")
 # Public as they are, and no verb: the reference encodings, which answer with torch where they are given tensors.
 PUBLIC = (*VERBS, "encodings")
 RANKS: tuple[tuple[str, ...], ...] = (
@@ -275,6 +275,8 @@ def test_light_commands_never_import_torch(without_torch, checkpoint, tmp_path: 
         ("verify", source, tmp_path / "c", "--quick"),
         ("doctor", "--help"), ("doctor", source, "--engine", "ctranslate2"),
         ("doctor", source, "--engine", "torchtune", "--json"),
+        ("report", "--help"), ("report", source, "--json"), ("report", source, "--against", tmp_path / "c"),
+        ("report", source, "--out", tmp_path / "page.html"),
     )  # fmt: skip
     for command in commands:
         done = without_torch(*command)

@@ -24,6 +24,7 @@ from ropetool.cli.evaluate import evaluate
 from ropetool.cli.extend import extend
 from ropetool.cli.families import families
 from ropetool.cli.inspect import inspect
+from ropetool.cli.report import report
 from ropetool.cli.verify import verify
 from ropetool.errors import InternalError, RopetoolError, UsageError
 from ropetool.models.ranks import rank
@@ -36,7 +37,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for command in (inspect, convert, extend, verify, evaluate, diff, doctor, families, demo):
+for command in (inspect, convert, extend, verify, evaluate, diff, doctor, report, families, demo):
     app.command()(command)
 
 EXIT_INTERRUPTED = 128 + signal.SIGINT

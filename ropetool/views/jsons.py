@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from ropetool.families.family import Family
     from ropetool.families.verdict import Verification
     from ropetool.served import Served
+    from ropetool.views.report.model import Report, Subject
 
 
 def dumps(value: Mapping[str, Any]) -> str:
@@ -184,6 +185,32 @@ def _turn(turn: Turn) -> dict[str, Any]:
         "original_length": getattr(scaling, "original_length", None),
         "attention_factor": scaling.attention_factor,
         "rotary_dim": turn.rotary_dim,
+    }
+
+
+def report(result: Report) -> dict[str, Any]:
+    """``report --json``, and all that its page and its figures show."""
+    against = result.against
+    return {
+        **_subject(result.subject),
+        "against": _subject(against) if against else None,
+        "verify": asdict(result.verification) if result.verification else None,
+        "evaluate": asdict(result.evaluation) if result.evaluation else None,
+        "warnings": _warnings(result.warnings),
+        "written": list(result.written),
+    }
+
+
+def _subject(subject: Subject) -> dict[str, Any]:
+    spectrum = subject.spectrum
+    rope = {**asdict(spectrum), "warnings": _warnings(spectrum.warnings)} if spectrum else None
+    return {
+        "checkpoint": subject.inspection.checkpoint,
+        "inspect": inspection(subject.inspection),
+        "doctor": diagnosis(subject.diagnosis) if subject.diagnosis else None,
+        "no_doctor": with_ids(subject.no_diagnosis),
+        "rope": rope,
+        "no_rope": with_ids(subject.no_spectrum),
     }
 
 

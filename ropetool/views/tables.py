@@ -11,14 +11,17 @@ from rich.text import Text
 
 from ropetool.families.decoder import no_conversion
 from ropetool.families.joined import STOPPING
+from ropetool.views import jsons
 from ropetool.views.evaluation import evaluation as evaluation
 from ropetool.views.evaluation import recall as recall
 from ropetool.views.parts import facts as _facts
 from ropetool.views.parts import grid as _grid
 from ropetool.views.parts import size, warnings
+from ropetool.views.report.terminal import figures
 
 if TYPE_CHECKING:
     from ropetool.checkpoint.hub_id import Found
+    from ropetool.checkpoint.results import KeptVerification
     from ropetool.convert import Converted
     from ropetool.detect import Inspection, RopeFact
     from ropetool.diff import Diff
@@ -34,6 +37,7 @@ if TYPE_CHECKING:
     from ropetool.families.reading import Evidence
     from ropetool.families.verdict import Verification
     from ropetool.served import Served
+    from ropetool.views.report.model import Report
 
 
 # No confidence is shown as 100 %.
@@ -243,6 +247,28 @@ def _alike(lines: Sequence[Difference], place: str) -> tuple[str, ...]:
 
 def _value(value: object) -> str:
     return f"{value:.10g}" if isinstance(value, float) else _short(value)
+
+
+def report(result: Report) -> RenderableType:
+    """What ``report`` shows: where it wrote something, what; else its parts as tables."""
+    if result.written:
+        return Group(*(Text(f"wrote {path}") for path in result.written), warnings(result.warnings))
+    told = jsons.report(result)
+    subjects = [result.subject, *([result.against] if result.against else [])]
+    parts: list[RenderableType] = [inspection(subject.inspection) for subject in subjects]
+    parts += [*figures(told)]
+    if result.verification:
+        parts.append(_kept(result.verification))
+    parts += [diagnosis(subject.diagnosis) for subject in subjects if subject.diagnosis]
+    of_spectrum = [warning for subject in subjects if subject.spectrum for warning in subject.spectrum.warnings]
+    return Group(*parts, warnings((*result.warnings, *of_spectrum)))
+
+
+def _kept(found: KeptVerification) -> RenderableType:
+    head = Text.assemble("verify: ", _mark(found.passed), f" {found.relation}, as kept in {found.file}")
+    return Group(
+        head, _grid("checks", ["check", "", "detail"], [(c.name, _mark(c.passed), c.detail) for c in found.checks])
+    )
 
 
 VERDICT_STYLES = {"right": "green", "wrong": "bold red", "loads-not": "bold red", "unknown": "yellow"}

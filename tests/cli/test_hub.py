@@ -147,6 +147,15 @@ def test_a_dry_run_fetches_headers_alone(verb: str, ask, named, sharded: Path, t
     assert not (tmp_path / "out").exists()
 
 
+def test_a_report_fetches_headers_alone(ask, named, sharded: Path) -> None:
+    name = named(sharded)
+    told = facts(ask("report", name, "--json"))
+    assert sent_of_weights(ask.hub) == header_bytes(sharded)
+    assert told["checkpoint"] == told["inspect"]["checkpoint"] == name
+    assert [e["says"] for e in told["inspect"]["evidence"]] == ["half", "unknown"]
+    assert told["rope"]["layers"][0]["ways"] == facts(ask("report", sharded, "--json"))["rope"]["layers"][0]["ways"]
+
+
 def test_what_is_refused_costs_no_weights(ask, named, sharded: Path, tmp_path: Path) -> None:
     name = named(sharded)
     code, out, _ = ask("convert", name, tmp_path / "out", "--to", "half", "--json")

@@ -86,6 +86,8 @@ def test_every_other_command_refuses_a_half_converted_one_and_names_the_remedy(h
         ("verify", directory, whole),
         ("evaluate", directory, "--lengths", "8"),
         ("doctor", directory),
+        ("report", directory),
+        ("report", whole, "--against", directory),
         ("diff", directory, whole),
     )
     for command in commands:

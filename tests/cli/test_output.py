@@ -219,7 +219,7 @@ def test_a_result_is_never_infinity_or_nan(run, checkpoint) -> None:
 def test_version_and_help(run) -> None:
     assert run("--version").out == f"ropetool {__version__}\n"
     assert run("--help").code == 0
-    for command in ("inspect", "convert", "extend", "verify", "evaluate", "families", "demo"):
+    for command in ("inspect", "convert", "extend", "verify", "evaluate", "report", "families", "demo"):
         done = run(command, "--help")
         assert done.code == 0
         assert f"Example: ropetool {command}" in done.out

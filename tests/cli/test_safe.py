@@ -58,6 +58,7 @@ COMMANDS: dict[str, Callable[[Path, Path, Path], tuple[object, ...]]] = {
     "evaluate by passkeys": lambda a, b, out: ("evaluate", a, "--lengths", "64", "--passkey", "--trials", "1"),
     "diff": lambda a, b, out: ("diff", a, b),
     "doctor": lambda a, b, out: ("doctor", a),
+    "report": lambda a, b, out: ("report", a, "--against", b, "--out", out.with_suffix(".html")),
 }
 
 
