@@ -83,9 +83,14 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=asked.out.parent) as place:
         rows = rows_of(asked.model, asked, Path(place))
     how = {
-        "model": asked.model.name, "text": Path(TEXT).name, "windows": asked.windows,
-        "documents": DOCUMENTS, "seed": SEED, "versions": {name: version(name) for name in ("torch", "transformers")},
-    }  # fmt: skip
+        "model": asked.model.name,
+        "trained": context_of(read_config(asked.model)).trained,
+        "text": Path(TEXT).name,
+        "windows": asked.windows,
+        "documents": DOCUMENTS,
+        "seed": SEED,
+        "versions": {name: version(name) for name in ("torch", "transformers")},
+    }
     asked.out.write_text(json.dumps({**how, "rows": rows}, indent=1) + "\n", encoding="utf-8")
 
 
