@@ -1,7 +1,8 @@
 """One page for each command, from the app itself: how it is called, its options, its exit codes.
 
-What only a person can say (examples, and what the keys of the JSON mean) is in docs/commands/NAME.md, where the comment
-``<!-- made: command NAME -->`` stands for all that is made here. A command without such a file still has its page.
+What only a person can say (examples, and what the keys of the JSON mean) is in docs/commands/NAME.md, where comments
+``<!-- made: about NAME -->`` and ``<!-- made: options NAME -->`` stand for what is made here. A command without such a
+file still has its page.
 
     python tools/docs_commands.py [NAME]      print what is made
 """
@@ -47,19 +48,28 @@ def summary(command: Any) -> str:
     return str(command.help).split("\n\n")[0].replace("\n", " ")
 
 
-def made(name: str) -> str:
-    """Everything about a command that the app itself says."""
-    command = commands()[name]
-    root = typer.Context(typer.main.get_command(app), info_name="ropetool")
-    context = typer.Context(command, info_name=name, parent=root)
-    parts = [*_help(command), _shell(command.get_usage(context).removeprefix("Usage: "))]
+def about(name: str) -> str:
+    """What a command is for and how it is called."""
+    command, context = _opened(name)
+    return "\n\n".join((*_help(command), _shell(command.get_usage(context).removeprefix("Usage: "))))
+
+
+def options(name: str) -> str:
+    """The arguments and options of a command, and its exit codes."""
+    command, context = _opened(name)
+    parts = []
     for kind, title in (("argument", "Argument"), ("option", "Option")):
         records = [p.get_help_record(context) for p in command.get_params(context) if p.param_type_name == kind]
         rows = [(code(name.removesuffix(" <Named>")), prose(said)) for name, said in filter(None, records)]
         parts += [f"## {title}s", table((title, "What it is"), rows)] if rows else []
     codes = [(number, when or FAILED.get(name, "")) for number, when in ALWAYS]
-    parts += ["## Exit codes", table(("Code", "When"), [row for row in codes if row[1]])]
-    return "\n\n".join(parts)
+    return "\n\n".join((*parts, "## Exit codes", table(("Code", "When"), [row for row in codes if row[1]])))
+
+
+def _opened(name: str) -> tuple[Any, typer.Context]:
+    root: Any = typer.main.get_command(app)
+    command = root.commands[name]
+    return command, typer.Context(command, info_name=name, parent=typer.Context(root, info_name="ropetool"))
 
 
 def _help(command: Any) -> Iterator[str]:
@@ -72,6 +82,10 @@ def _shell(text: str) -> str:
     return f"```sh\n{text}\n```"
 
 
+MAKES: Mapping[str, Callable[[str], str]] = {"about": about, "options": options}
+TEMPLATE = "# ropetool {0}\n\n<!-- made: about {0} -->\n\n<!-- made: options {0} -->\n"
+
+
 def index() -> str:
     """A line for each command."""
     rows = [(f"[{name}]({name}.md)", summary(command)) for name, command in commands().items()]
@@ -80,14 +94,15 @@ def index() -> str:
 
 def parts() -> dict[str, Callable[[], str]]:
     """What pages can ask for."""
-    return {"commands": index, **{f"command {name}": partial(made, name) for name in commands()}}
+    each = {f"{what} {name}": partial(make, name) for name in commands() for what, make in MAKES.items()}
+    return {"commands": index, **each}
 
 
 def pages() -> dict[str, str]:
     """The page of each command, for where nobody wrote one."""
-    return {f"{FOLDER}/{name}.md": f"# ropetool {name}\n\n<!-- made: command {name} -->\n" for name in commands()}
+    return {f"{FOLDER}/{name}.md": TEMPLATE.format(name) for name in commands()}
 
 
 if __name__ == "__main__":
     for asked in sys.argv[1:] or commands():
-        sys.stdout.write(f"# ropetool {asked}\n\n{made(asked)}\n\n")
+        sys.stdout.write(f"# ropetool {asked}\n\n{about(asked)}\n\n{options(asked)}\n\n")

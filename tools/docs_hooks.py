@@ -20,7 +20,7 @@ from mkdocs.structure.files import File, Files
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # `tools` is no installed package
 
-from tools import docs_api, docs_commands, docs_engines, docs_figures, docs_measured  # noqa: E402  after the path to them
+from tools import docs_api, docs_commands, docs_engines, docs_errors, docs_figures, docs_measured  # noqa: E402  after the path to them
 
 MADE = re.compile(r"<!-- made: ([^>]*?) -->")
 # What lies beside the README, as pages.
@@ -31,7 +31,8 @@ BESIDE = {
 }
 
 PARTS: Mapping[str, Callable[[], str]] = {
-    **docs_commands.parts(), **docs_engines.parts(), **docs_figures.parts(), **docs_measured.parts(),
+    **docs_commands.parts(), **docs_engines.parts(),
+    **docs_errors.parts(), **docs_figures.parts(), **docs_measured.parts(),
 }  # fmt: skip
 PAGES: Mapping[str, str] = {**docs_commands.pages(), **docs_api.pages()}
 
