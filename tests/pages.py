@@ -66,9 +66,11 @@ def open_page(namespace: dict[str, Any]) -> None:
 def close_page(namespace: dict[str, Any]) -> None:
     """Remove what the page made."""
     shutil.rmtree(namespace[PLACE])
+    if namespace.get(PRINTED):
+        raise AssertionError(f"the last block prints what is not shown: {namespace[PRINTED]!r}")
 
 
-def _run(command: str, place: Path, before: int) -> tuple[str, int]:
+def run_command(command: str, place: Path, before: int) -> tuple[str, int]:
     """What a command shows, and its exit code; ``before`` is that of the command above."""
     path = [str(place / "bin"), os.environ.get("PATH", "")]
     environment = {
@@ -103,7 +105,7 @@ def run_console(example: Example) -> str | None:
     for command, shown in commands(example.parsed):
         if not command:
             return f"the block begins with {shown.splitlines()[:1]}, and no {PROMPT!r}"
-        printed, code = _run(command, example.namespace[PLACE], code)
+        printed, code = run_command(command, example.namespace[PLACE], code)
         if not alike(shown, printed):
             return f"{PROMPT}{command}\nis shown with\n\n{shown}\nand prints\n\n{printed}"
     return None

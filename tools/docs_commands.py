@@ -83,7 +83,7 @@ def _shell(text: str) -> str:
 
 
 MAKES: Mapping[str, Callable[[str], str]] = {"about": about, "options": options}
-TEMPLATE = "# ropetool {0}\n\n<!-- made: about {0} -->\n\n<!-- made: options {0} -->\n"
+TEMPLATE = "---\ntitle: {0}\n---\n\n# ropetool {0}\n\n<!-- made: about {0} -->\n\n<!-- made: options {0} -->\n"
 
 
 def index() -> str:

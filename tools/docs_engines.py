@@ -61,7 +61,7 @@ WAYS = (
     WayOfWriting(
         "yarn, v5 keys", "`rope_parameters` alone.", {**_V5, "rope_parameters": {**_YARN, "rope_theta": THETA}}
     ),
-    WayOfWriting("yarn, by ropetool", "Both styles with equal values, as `ropetool extend` writes it.", method="yarn"),
+    WayOfWriting("yarn by ropetool", "Both styles with equal values, as `ropetool extend` writes it.", method="yarn"),
     WayOfWriting(
         "yarn, no trained length", "`original_max_position_embeddings` left out, and the maximum raised.",
         {**_LONGER, "rope_scaling": {"rope_type": "yarn", "factor": 4.0}},
@@ -70,11 +70,11 @@ WAYS = (
         "yarn, attention_factor 1", "An explicit `attention_factor`: cos and sin are not to grow.",
         method="yarn", settings={"attention_factor": 1.0},
     ),
-    WayOfWriting("linear, by ropetool", "Position interpolation.", method="linear"),
-    WayOfWriting("ntk, by ropetool", "A new base, and no block.", method="ntk"),
-    WayOfWriting("dynamic, by ropetool", "A base that grows with the length in play.", method="dynamic"),
-    WayOfWriting("llama3, by ropetool", "By wavelength.", method="llama3"),
-    WayOfWriting("longrope, by ropetool", "A factor for each pair.", method="longrope", settings=_LISTS),
+    WayOfWriting("linear by ropetool", "Position interpolation.", method="linear"),
+    WayOfWriting("ntk by ropetool", "A new base, and no block.", method="ntk"),
+    WayOfWriting("dynamic by ropetool", "A base that grows with the length in play.", method="dynamic"),
+    WayOfWriting("llama3 by ropetool", "By wavelength.", method="llama3"),
+    WayOfWriting("longrope by ropetool", "A factor for each pair.", method="longrope", settings=_LISTS),
     WayOfWriting(
         "two styles that disagree", "`rope_theta` 10000 at the top level, 500000 in the block.",
         {**_V5, "rope_theta": 10000.0, "max_position_embeddings": TRAINED,
