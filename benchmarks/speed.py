@@ -119,6 +119,7 @@ def race(found: list[Contender], source: Path, place: Path, rounds: int, cold: b
                 subprocess.run(["sync", *target.iterdir()], check=True)
             if cold:
                 drop_caches()
+            os.sync()  # nobody pays for what the one before wrote
             done = run(contender.command(source, target))
             shutil.rmtree(target)
             if number >= 0:

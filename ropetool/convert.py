@@ -38,7 +38,7 @@ from ropetool.engines.output import output_config
 from ropetool.engines.writing import WrittenFor, loads_in
 from ropetool.errors import AlreadyConvertedError, ConfigError, NotVerifiedError, UnsupportedError, UsageError
 from ropetool.families.adapter import plan_adapter, read_adapter, written_config
-from ropetool.families.beside import left_behind, not_in_place, source_warnings
+from ropetool.families.beside import but_for, left_behind, not_in_place, source_warnings
 from ropetool.families.buffers import read_floats, stale_frequency_warnings
 from ropetool.families.doubt import check_layout
 from ropetool.families.foreign import refuse_foreign
@@ -65,7 +65,8 @@ class Conversion:
 
     ``config`` is what the file ``config_file`` of the result will say; ``twin`` is the type that it is written as,
     where that is another one. ``pickled`` is the source as it will be in safetensors, where it is not yet. ``in_place``
-    tells that ``destination`` is the directory of the source.
+    tells that ``destination`` is the directory of the source. ``ask_weights``, if given, is still to be asked whether
+    the weights contradict the config: it raises, or returns warnings.
     """
 
     checkpoint: Checkpoint
@@ -81,6 +82,7 @@ class Conversion:
     pickled: Pickled | None = None
     warnings: tuple[Warn, ...] = ()
     in_place: bool = False
+    ask_weights: Callable[[], tuple[Warn, ...]] | None = None
 
     @property
     def total_bytes(self) -> int:
@@ -116,13 +118,15 @@ def plan(
     base: Path | None = None,
     trust_remote_code: bool = False,
     heard: Sequence[Evidence] = (),
+    weights_later: bool = False,
 ) -> Conversion:
     """Check everything and plan the conversion of ``source``, a checkpoint or an adapter, to layout ``to``.
 
     Without a ``destination`` it is converted in place: `apply` then writes only the rows that move, under a journal.
     ``declared`` overrides the layout that the config's witnesses give, except a marker that contradicts it. Without it,
     the weights are asked, and ``heard`` is what others said who were (the text): where one of them surely contradicts
-    the config, nothing is planned; with it, that is a warning.
+    the config, nothing is planned; with it, that is a warning. With ``weights_later`` the weights of a copy are asked
+    by `apply`, beside the copying, and where they contradict nothing is kept.
     ``written_as`` is the type to write the result for, a twin's or ``same``, and ``engine`` who shall read it: see
     `engines.output`. ``base`` is the model of an adapter that does not name it. With ``trust_remote_code``, code in the
     checkpoint is run to read it. Raises `RopetoolError` for anything that would make the result inexact, or read
@@ -140,14 +144,15 @@ def plan(
     checkpoint = pickled.checkpoint if pickled else open_checkpoint(source)
     reading = _convertible(source, checkpoint, trust_remote_code)
     current = _current(reading, declared)
-    doubted = check_layout(
-        checkpoint, reading, declared, (*declared_keys(reading)[0], *heard), pickled.floats if pickled else None
-    )
+    others = (*declared_keys(reading)[0], *heard)
+    ask = partial(check_layout, checkpoint, reading, declared, others, pickled.floats if pickled else None)
+    later = weights_later and destination is not None and current is not to and not heard
+    doubted = () if later else ask()
     if current is to:
         raise _already(source, to, "you say so" if declared else reading.evidence[0].detail)
     steps = plan_conversion(checkpoint, reading, current, to)
     output = output_config(checkpoint.config, reading, to, written_as, engine)
-    files = _but_for(pickled, side_files(checkpoint))
+    files = but_for(side_files(checkpoint), pickled.files if pickled else ())
     twin = output.choice.model_type if output.choice.config is not None else None
     planned = Conversion(
         checkpoint, reading, steps, files, destination or checkpoint.directory, CONFIG,
@@ -163,6 +168,7 @@ def plan(
             *output.warnings(to),
             *(tokenizer_warnings(checkpoint.directory, reading.model_type, twin) if twin else ()),
         ),
+        ask_weights=ask if later else None,
     )  # fmt: skip
     return _placed(planned, destination)
 
@@ -193,12 +199,6 @@ def _pickled(source: Path) -> Pickled | None:
     from ropetool.models.pickles import open_pickled
 
     return open_pickled(source)
-
-
-def _but_for(pickled: Pickled | None, files: SideFiles) -> SideFiles:
-    """The side files, without the pickles that were read: those are not left behind."""
-    read = {file.name for file in pickled.files} if pickled else set()
-    return SideFiles(files.taken, tuple(path for path in files.left if str(path) not in read))
 
 
 def _convertible(source: Path, checkpoint: Checkpoint, trust_remote_code: bool) -> Reading:
@@ -293,8 +293,7 @@ def apply(
     checkpoint = conversion.checkpoint
     check_room(conversion.destination, checkpoint, conversion.files)
     with staged(conversion.destination, like=checkpoint.directory, sync=bool(sync)) as stage:
-        largest_first = sorted(checkpoint.shards, key=lambda shard: -shard.size_bytes)
-        side_by_side(partial(_write, conversion, stage), largest_first, progress)
+        conversion = _written(conversion, stage, progress)
         copy_side_files(checkpoint, stage, conversion.files)
         checkpoint.check_unchanged()
         if conversion.pickled:
@@ -306,6 +305,17 @@ def apply(
                 f"{conversion.destination} did not pass its check and was not kept", path=str(conversion.destination)
             )
     return result
+
+
+def _written(conversion: Conversion, stage: Path, progress: Progress) -> Conversion:
+    """Write all shards, and ask the weights meanwhile where that is yet to be done; the conversion with the answer."""
+    said: list[Warn] = []
+    ask = conversion.ask_weights
+    jobs: list[Callable[[Progress], None]] = [lambda progress: said.extend(ask())] if ask else []
+    largest_first = sorted(conversion.checkpoint.shards, key=lambda shard: -shard.size_bytes)
+    jobs += [partial(_write, conversion, stage, shard) for shard in largest_first]
+    side_by_side(lambda job, progress: job(progress), jobs, progress)
+    return replace(conversion, warnings=(*said, *conversion.warnings), ask_weights=None)
 
 
 def _write(conversion: Conversion, stage: Path, shard: Shard, progress: Progress) -> None:

@@ -127,6 +127,20 @@ def test_from_goes_before_the_weights_and_is_a_warning(own, witness: KnowsRows, 
     assert warning.message == "the weights say interleaved, and --from half: it is converted as --from says"
 
 
+def test_weights_that_are_asked_beside_the_copying_stop_it(own, witness: KnowsRows, tmp_path: Path) -> None:
+    source = never_permuted(own("llama"))
+    before = {path.name for path in tmp_path.iterdir()}
+    planned = convert.plan(source, tmp_path / "there", INTERLEAVED, weights_later=True)
+    assert "layout-contradicted" not in codes(planned.warnings)
+    with pytest.raises(LayoutContradictedError, match="the class says half, the weights say interleaved"):
+        convert.apply(planned)
+    assert {path.name for path in tmp_path.iterdir()} == before
+    planned = convert.plan(source, tmp_path / "there", INTERLEAVED, HALF, weights_later=True)
+    assert "layout-contradicted" in codes(convert.apply(planned).warnings)
+    with pytest.raises(LayoutContradictedError):  # in place there is no later
+        convert.plan(source, None, INTERLEAVED, weights_later=True)
+
+
 def test_the_text_stops_a_conversion_too(checkpoint, tmp_path: Path) -> None:
     with pytest.raises(LayoutContradictedError, match="the class says half, the text says interleaved"):
         convert.plan(checkpoint("llama"), tmp_path / "there", INTERLEAVED, heard=(TEXT,))

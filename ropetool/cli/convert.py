@@ -87,7 +87,7 @@ def convert(
     of_base = local(base, Need.HEADERS, sink) if base else None
     planned = partial(
         verb.plan, destination=dst, to=Pairing(to), declared=from_, written_as=as_, base=of_base, engine=for_,
-        trust_remote_code=trust_remote_code,
+        trust_remote_code=trust_remote_code, weights_later=not dry_run,
     )  # fmt: skip
     source = local(src, Need.PLAN, sink)
     conversion = planned(source, heard=_heard(source, text, sink, trust_remote_code) if not src.hub else ())

@@ -11,7 +11,7 @@ import typer
 from ropetool.checkpoint.hub_id import Need
 from ropetool.cli.checkpoints import Named, local, parse_checkpoint
 from ropetool.cli.keeping import Out, check_out, keep
-from ropetool.cli.options import Checkpoint, Json, MaxMemoryOption, Quiet, parse_lengths, read_text
+from ropetool.cli.options import Checkpoint, Json, MaxMemoryOption, Quiet, parse_lengths, parse_text, read_text
 from ropetool.cli.sink import Sink
 from ropetool.errors import UsageError
 from ropetool.models.options import Device, DType, PasskeyPlan
@@ -27,7 +27,8 @@ Windows = Annotated[
     int, typer.Option("--windows", min=1, help="Read up to so many pieces of the longest length, not one.")
 ]
 TextFile = Annotated[
-    Path | None, typer.Option("--text", exists=True, dir_okay=False, help="Text; by default the bundled novel.")
+    Path | None,
+    typer.Option("--text", parser=parse_text, metavar="FILE|bundled", help="Text; by default the bundled novel."),
 ]
 Passkey = Annotated[
     bool, typer.Option("--passkey", help="Hide a number in filler and ask for it, at each of the lengths.")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import PurePath
+from collections.abc import Iterable, Iterator
+from pathlib import Path, PurePath
 
 from ropetool.checkpoint.adapter import adapters_of
 from ropetool.checkpoint.folder import Checkpoint, SideFiles
@@ -14,6 +14,12 @@ from ropetool.families.reading import Warn
 # Weights in files that say for themselves what they are: no config.json is read for them.
 OWN_CONFIG = frozenset((".gguf", ".ggml", ".onnx", ".onnx_data", ".npz"))
 NATIVE = "consolidated"
+
+
+def but_for(files: SideFiles, read: Iterable[Path]) -> SideFiles:
+    """The side files, without the weights that were read (pickles): those are not left behind."""
+    names = {file.name for file in read}
+    return SideFiles(files.taken, tuple(path for path in files.left if str(path) not in names))
 
 
 def left_behind(files: SideFiles) -> Iterator[Warn]:

@@ -133,24 +133,23 @@ class Heads(Protocol):
 
 @dataclass
 class _Part:
-    """What was seen of q, or of k: norms by head, the sum of all values, and the angles of each layout and its twin."""
+    """What was seen of q, or of k: norms by head, and the angles of each layout and its twin."""
 
     norms: list[Floats]
-    total: float
     angles: dict[Pairing, TwinAngles]
 
     def add(self, rows_HRM: Floats) -> Floats:
         """Look at one head, or two; returns the norms of their rows."""
-        norms_HR = lengths(rows_HRM)
+        norms_HR: Floats = np.sqrt(np.einsum("hrm,hrm->hr", rows_HRM, rows_HRM).astype(np.float64))
         self.norms.append(norms_HR)
-        self.total += float(rows_HRM.sum(dtype=np.float64))
+        rope_dim, cosines_TT = rows_HRM.shape[1], _cosines(rows_HRM)
         for pairing, (own, twin) in list(self.angles.items()):
-            width = rows_HRM.shape[1] * 2 if pairing is Pairing.INTERLEAVED else rows_HRM.shape[1] // 2
-            other = regrouped(rows_HRM, width) if width % 2 == 0 else None
-            if other is None:  # the config's heads are no other ones cut in two
+            width = rope_dim * 2 if pairing is Pairing.INTERLEAVED else rope_dim // 2
+            if width % 2 or len(cosines_TT) % width:  # the config's heads are no other ones cut in two
                 del self.angles[pairing]
                 continue
-            self.angles[pairing] = own + right_angles(rows_HRM, pairing), twin + right_angles(other, pairing.other)
+            twins = right_angles(cosines_TT, width, pairing.other)
+            self.angles[pairing] = own + right_angles(cosines_TT, rope_dim, pairing), twin + twins
         return norms_HR
 
 
@@ -172,7 +171,7 @@ class Seen:
 
 def seen_in_layer(q_HRM: Heads | None, k_GRM: Heads | None) -> Seen:
     """Look at the rows of a layer, at two heads of q and of k at a time: all of them are never in memory."""
-    parts = {name: _Part([], 0.0, dict.fromkeys(Pairing, _NO_ANGLES)) for name in ("q", "k")}
+    parts = {name: _Part([], dict.fromkeys(Pairing, _NO_ANGLES)) for name in ("q", "k")}
     cosines: list[Floats] = []
     meet = q_HRM is not None and k_GRM is not None and _meet(q_HRM, k_GRM)
     per = q_HRM.shape[0] // k_GRM.shape[0] if q_HRM is not None and k_GRM is not None and meet else 0
@@ -181,7 +180,7 @@ def seen_in_layer(q_HRM: Heads | None, k_GRM: Heads | None) -> Seen:
         for head, q_two in _twos(q_HRM, first * per, (first + len(k_two)) * per):
             norms_q = parts["q"].add(q_two)
             for at, group in enumerate((head + i) // per - first for i in range(len(q_two))):
-                along = np.einsum("rm,rm->r", q_two[at], k_two[group], dtype=np.float64)
+                along = np.einsum("rm,rm->r", q_two[at], k_two[group]).astype(np.float64)
                 cosines.append(along / (norms_q[at] * norms_k[group] + _TINY))
     for _, q_two in _twos(q_HRM) if not meet else ():
         parts["q"].add(q_two)
@@ -194,7 +193,7 @@ def seen_in_layer(q_HRM: Heads | None, k_GRM: Heads | None) -> Seen:
         for pairing in Pairing
         if all(pairing in part.angles for part in found.values())
     }
-    spoiled = (name for name, part in found.items() if not (np.isfinite(part.total) and any(map(np.any, part.norms))))
+    spoiled = (name for name, part in found.items() if not 0 < np.concatenate(part.norms).sum() < np.inf)
     return Seen(measures, angles, tuple(spoiled))
 
 
@@ -212,37 +211,38 @@ def _twos(heads: Heads | None, start: int = 0, stop: int | None = None) -> Itera
         yield at, heads[at : min(at + 2, stop)]
 
 
-def lengths(rows_HRM: Floats) -> Floats:
-    """The norm of every row: shape [H, R]."""
-    squares: Floats = np.einsum("hrm,hrm->hr", rows_HRM, rows_HRM)
-    return np.sqrt(squares.astype(np.float64))
-
-
 def signs_of(measures: Mapping[str, Floats], rows: int | None = None) -> dict[str, Sign]:
     """The sign in each measure of its first ``rows`` rows (all, if not given), where it has any."""
     signs = {name: sign_of(values[:, :rows]) for name, values in measures.items()}
     return {name: sign for name, sign in signs.items() if sign is not None}
 
 
-def right_angles(rows_HRM: Floats, pairing: Pairing) -> Angles:
-    """How the angles within pairs differ from those with the next pair, over all heads."""
-    some_HRM = rows_HRM[..., :MOST_INPUTS]
-    norm_HR = lengths(some_HRM) + _TINY
-    found = np.array(list(pairs(rows_HRM.shape[1], pairing)))
-    first, second = found[:, 0], found[:, 1]
+def _cosines(rows_HRM: Floats) -> Floats:
+    """The cosine between each two rows of some heads, from a part of their inputs, without its sign: shape [T, T]."""
+    some_TM = rows_HRM[..., :MOST_INPUTS].reshape(-1, min(rows_HRM.shape[2], MOST_INPUTS))
+    unit_TM = some_TM / (np.sqrt(np.einsum("tm,tm->t", some_TM, some_TM))[:, None] + _TINY)
+    cosines: Floats = np.abs(unit_TM @ unit_TM.T)
+    return cosines
 
-    def cosines(a: Indices, b: Indices) -> Floats:
-        products: Floats = np.einsum("hpm,hpm->hp", some_HRM[:, a], some_HRM[:, b])
-        return np.abs(products / (norm_HR[:, a] * norm_HR[:, b]))
 
-    within, across = cosines(first, second), cosines(second[:-1], first[1:])
+@cache
+def _rows_of_pairs(rope_dim: int, pairing: Pairing) -> tuple[Indices, Indices]:
+    """The first row of every pair, and the second."""
+    found = np.array(list(pairs(rope_dim, pairing)))
+    return found[:, 0], found[:, 1]
+
+
+def right_angles(cosines_TT: Floats, rope_dim: int, pairing: Pairing) -> Angles:
+    """How the angles within pairs differ from those with the next pair, over heads of ``rope_dim`` of the T rows."""
+    first, second = _rows_of_pairs(rope_dim, pairing)
+    starts = np.arange(0, len(cosines_TT), rope_dim)[:, None]
+
+    def between(a: Indices, b: Indices) -> Floats:
+        picked: Floats = cosines_TT[starts + a, starts + b].astype(np.float64)
+        return picked
+
+    within, across = between(first, second), between(second[:-1], first[1:])
     if pairing is Pairing.HALF:  # both rows of a pair are as far from the next one's
-        across = (across + cosines(first[:-1], second[1:])) / 2
+        across = (across + between(first[:-1], second[1:])) / 2
     apart = (within[:, 1:] + within[:, :-1]) / 2 - across
     return Angles(float(apart.sum()), float((apart**2).sum()))
-
-
-def regrouped(rows_HRM: Floats, rope_dim: int) -> Floats | None:
-    """The same rows in heads of another width; None where they do not come out even."""
-    rows = rows_HRM.shape[0] * rows_HRM.shape[1]
-    return rows_HRM.reshape(-1, rope_dim, rows_HRM.shape[2]) if rows % rope_dim == 0 else None
