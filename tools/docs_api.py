@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass
+from importlib import import_module
 from importlib.util import find_spec
+from types import ModuleType
 
 FOLDER = "api"
 
@@ -45,11 +48,41 @@ def is_there(public: Public) -> bool:
     return find_spec(first) is not None if first.count(".") == 1 else True
 
 
+def _block(path: str, **options: bool) -> str:
+    lines = [f"      {name}: {str(value).lower()}" for name, value in options.items()]
+    return "\n".join([f"::: {path}", *(["    options:", *lines] if lines else [])])
+
+
+def blocks(path: str) -> list[str]:
+    """What mkdocstrings is told of a name; of a module that gathers others' names, each where it is defined."""
+    module = _module(path)
+    if module is None or not hasattr(module, "__all__"):
+        return [_block(path)]
+    names = sorted(module.__all__, key=lambda name: inspect.isclass(getattr(module, name)))
+    each = [_block(_defined(module, name), show_root_full_path=False) for name in names]
+    return [_block(path, members=False), *each]
+
+
+def _defined(module: ModuleType, name: str) -> str:
+    """Where a name of a module comes from: functions and classes say it; all else is taken for the module's own."""
+    real = inspect.unwrap(getattr(module, name))
+    home, own = getattr(real, "__module__", None), getattr(real, "__qualname__", None)
+    return f"{home}.{own}" if home and own else f"{module.__name__}.{name}"
+
+
+def _module(path: str) -> ModuleType | None:
+    """The module of that name, None where it is something inside of one."""
+    try:
+        return import_module(path)
+    except ModuleNotFoundError:
+        return None
+
+
 def pages() -> dict[str, str]:
     """The Markdown of each page, for mkdocstrings."""
     made = {}
     for name, public in PUBLIC.items():
         if is_there(public):
-            blocks = "\n\n".join(f"::: {path}" for path in public.names)
-            made[f"{FOLDER}/{name}.md"] = f"# {public.title}\n\n{public.about}\n\n{blocks}\n"
+            body = "\n\n".join(block for path in public.names for block in blocks(path))
+            made[f"{FOLDER}/{name}.md"] = f"# {public.title}\n\n{public.about}\n\n{body}\n"
     return made
