@@ -345,6 +345,8 @@ def test_the_tables_of_engines_say_what_is_known(answers) -> None:
 def test_a_cell_is_one_cell() -> None:
     made = docs_markdown.table(("A", "B"), [("x | y", "two\nlines")], right=(1,))
     assert made.splitlines() == ["| A | B |", "| --- | ---: |", r"| x \| y | two<br>lines |"]
+    assert docs_markdown.code("a") == "`a`"
+    assert docs_markdown.code("--to <a|b>") == "<code>--to &lt;a&#124;b&gt;</code>"
     assert docs_markdown.prose("give --from half, or `--to`; x<y") == "give `--from` half, or `--to`; x&lt;y"
 
 

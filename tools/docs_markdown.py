@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from html import escape
 
 # An option in running text, not yet marked as code.
 OPTION = re.compile(r"(?<![\w`-])--[a-z][a-z-]*[a-z](?![\w`-])")
 
 
 def code(text: str) -> str:
-    """Text as code, in a cell of a table too."""
-    return f"`{text}`"
+    """Text as code, also in a cell of a table, which a bar would end: none can be escaped within backticks."""
+    return f"<code>{escape(text).replace('|', '&#124;')}</code>" if "|" in text else f"`{text}`"
 
 
 def prose(text: str) -> str:
