@@ -39,14 +39,12 @@ from ropetool.engines.writing import WrittenFor, loads_in
 from ropetool.errors import AlreadyConvertedError, ConfigError, NotVerifiedError, UnsupportedError, UsageError
 from ropetool.families.adapter import plan_adapter, read_adapter, written_config
 from ropetool.families.beside import but_for, left_behind, not_in_place, source_warnings
-from ropetool.families.buffers import read_floats, stale_frequency_warnings
 from ropetool.families.doubt import check_layout
 from ropetool.families.foreign import refuse_foreign
 from ropetool.families.lengths import to_json
 from ropetool.families.moving import pieces_of
 from ropetool.families.plan import Plan, plan_conversion
 from ropetool.families.reading import Evidence, Reading, Warn
-from ropetool.families.towers import tower_warnings, towers_of
 from ropetool.families.twins import tokenizer_warnings
 from ropetool.models.understand import understand
 from ropetool.rope.pairing import Pairing
@@ -128,9 +126,8 @@ def plan(
     the config, nothing is planned; with it, that is a warning. With ``weights_later`` the weights of a copy are asked
     by `apply`, beside the copying, and where they contradict nothing is kept.
     ``written_as`` is the type to write the result for, a twin's or ``same``, and ``engine`` who shall read it: see
-    `engines.output`. ``base`` is the model of an adapter that does not name it. With ``trust_remote_code``, code in the
-    checkpoint is run to read it. Raises `RopetoolError` for anything that would make the result inexact, or read
-    wrongly.
+    `engines.output`. ``base`` is the model of an adapter that names none. With ``trust_remote_code``, code in it is run
+    to read the checkpoint. Raises `RopetoolError` for anything that would make the result inexact, or read wrongly.
     """
     if destination:
         check_output(destination, source)
@@ -144,8 +141,8 @@ def plan(
     checkpoint = pickled.checkpoint if pickled else open_checkpoint(source)
     reading = _convertible(source, checkpoint, trust_remote_code)
     current = _current(reading, declared)
-    others = (*declared_keys(reading)[0], *heard)
-    ask = partial(check_layout, checkpoint, reading, declared, others, pickled.floats if pickled else None)
+    read, others = pickled.floats if pickled else None, (*declared_keys(reading)[0], *heard)
+    ask = partial(check_layout, checkpoint, reading, declared, others, read)
     later = weights_later and destination is not None and current is not to and not heard
     doubted = () if later else ask()
     if current is to:
@@ -153,20 +150,17 @@ def plan(
     steps = plan_conversion(checkpoint, reading, current, to)
     output = output_config(checkpoint.config, reading, to, written_as, engine)
     files = but_for(side_files(checkpoint), pickled.files if pickled else ())
-    twin = output.choice.model_type if output.choice.config is not None else None
     planned = Conversion(
         checkpoint, reading, steps, files, destination or checkpoint.directory, CONFIG,
-        with_marker(output.guarded, **hub_entry(source)), loads_in(output.config, output.reading), twin, output.engine,
-        pickled,
+        with_marker(output.guarded, **hub_entry(source)), loads_in(output.config, output.reading), output.twin,
+        output.engine, pickled,
         (
             *doubted,
             *(warning for warning in reading.warnings if warning.code in _OF_THE_READING),
             *(pickled.warnings if pickled else ()),
-            *source_warnings(checkpoint, files, stay=destination is None),
-            *stale_frequency_warnings(checkpoint, reading, pickled.floats if pickled else read_floats),
-            *tower_warnings(towers_of(checkpoint, reading.decoder)),
+            *source_warnings(checkpoint, reading, files, read, stay=destination is None),
             *output.warnings(to),
-            *(tokenizer_warnings(checkpoint.directory, reading.model_type, twin) if twin else ()),
+            *(tokenizer_warnings(checkpoint.directory, reading.model_type, output.twin) if output.twin else ()),
         ),
         ask_weights=ask if later else None,
     )  # fmt: skip

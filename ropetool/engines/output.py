@@ -29,6 +29,11 @@ class Output:
     engine: WrittenFor | None = None
 
     @property
+    def twin(self) -> str | None:
+        """The type that it is written as, where that is another one."""
+        return self.choice.model_type if self.choice.config is not None else None
+
+    @property
     def guarded(self) -> dict[str, Any]:
         """The config as it may lie on a disk."""
         return protected(self.config, self.reading)

@@ -9,7 +9,9 @@ from ropetool.checkpoint.adapter import adapters_of
 from ropetool.checkpoint.folder import Checkpoint, SideFiles
 from ropetool.checkpoint.pickled import NOT_WEIGHTS
 from ropetool.checkpoint.strangers import WEIGHT_SUFFIXES
-from ropetool.families.reading import Warn
+from ropetool.families.buffers import ReadFloats, read_floats, stale_frequency_warnings
+from ropetool.families.reading import Reading, Warn
+from ropetool.families.towers import tower_warnings, towers_of
 
 # Weights in files that say for themselves what they are: no config.json is read for them.
 OWN_CONFIG = frozenset((".gguf", ".ggml", ".onnx", ".onnx_data", ".npz"))
@@ -35,8 +37,13 @@ def _stays_beside(files: SideFiles) -> Iterator[Warn]:
         yield Warn("left-as-it-was", f"{path} was not converted: it stays as it was beside the result")
 
 
-def source_warnings(checkpoint: Checkpoint, files: SideFiles, *, stay: bool) -> Iterator[Warn]:
-    """What a copy leaves behind, or what will ``stay``; adapters of the model; copies in it that do not count."""
+def source_warnings(
+    checkpoint: Checkpoint, reading: Reading, files: SideFiles, read: ReadFloats | None, *, stay: bool
+) -> Iterator[Warn]:
+    """What a copy leaves behind, or what will ``stay``; adapters of the model; copies, tables and towers in it.
+
+    ``read`` gives the values of a tensor that lies in no file yet.
+    """
     yield from _stays_beside(files) if stay else left_behind(files)
     for path in adapters_of(checkpoint):
         said = f"{path} is an adapter of this model: on the result it is silently wrong; convert it as well"
@@ -44,6 +51,8 @@ def source_warnings(checkpoint: Checkpoint, files: SideFiles, *, stay: bool) -> 
     for shard, name in checkpoint.stale_copies:
         said = f"{name} also lies in {shard.path.name}, where the index does not look for it; that copy is left out"
         yield Warn("stale-copy", said)
+    yield from stale_frequency_warnings(checkpoint, reading, read or read_floats)
+    yield from tower_warnings(towers_of(checkpoint, reading.decoder))
 
 
 def not_in_place(checkpoint: Checkpoint, files: SideFiles, config_file: str) -> str:

@@ -26,6 +26,8 @@ ROUNDED_AT_TOKENS = 4096
 TABLE = re.compile(r"\b(rot|rope)\w*\.inv_freq$")
 SIXTEEN_BITS = ("BF16", "F16")
 
+ReadFloats = Callable[[Shard, Tensor], Floats | None]
+
 
 class How(str, Enum):
     """What is wrong with a saved table; the value is the code of its warning."""
@@ -57,7 +59,7 @@ def encode_floats(values: Floats, dtype: str) -> bytes | None:
 
 
 def stale_frequency_warnings(
-    checkpoint: Checkpoint, reading: Reading, read: Callable[[Shard, Tensor], Floats | None] = read_floats
+    checkpoint: Checkpoint, reading: Reading, read: ReadFloats = read_floats
 ) -> tuple[Warn, ...]:
     """Warnings for saved buffers that disagree with the config, each with the base that the buffer means.
 

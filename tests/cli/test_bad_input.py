@@ -315,14 +315,14 @@ def test_a_read_only_place_to_write_is_named(own, run, tmp_path: Path, monkeypat
 
 def test_a_shard_that_cannot_be_read_is_named(own, run, tmp_path: Path, monkeypatch) -> None:
     source = own("llama")
-    real = Path.open
+    real = os.open
 
-    def refuse(self: Path, *arguments: Any, **options: Any) -> Any:
-        if self.suffix == ".safetensors":
-            raise PermissionError(13, "Permission denied", str(self))
-        return real(self, *arguments, **options)
+    def refuse(path: Any, *arguments: Any, **options: Any) -> int:
+        if str(path).endswith(".safetensors"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return real(path, *arguments, **options)
 
-    monkeypatch.setattr(Path, "open", refuse)
+    monkeypatch.setattr(os, "open", refuse)
     done = run("inspect", source)
     assert done.code == 2
     assert "model.safetensors: Permission denied" in done.err

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from huggingface_hub import constants
 from safetensors.numpy import save
 from safetensors.torch import load_file, save_file
 
@@ -562,8 +563,11 @@ def _read(terminal: int) -> bytes:
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_an_interrupt_while_weights_arrive(number: int, code: int, ask, named, checkpoint, tmp_path: Path) -> None:
+def test_an_interrupt_while_weights_arrive(
+    number: int, code: int, ask, named, checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     name = named(checkpoint("llama"))
+    monkeypatch.setattr(constants, "HF_ASSETS_CACHE", str(tmp_path / "home" / "assets"))
 
     def stalls(answer: Answer, asked: Asked) -> bool:
         if asked.kind == "large" and asked.range is None:
