@@ -9,7 +9,8 @@ an error (exit code 2 or more) also what it prints on stderr. How it is spaced a
 do the rules of tables. In what is shown,
 
 * ``...`` stands for anything;
-* a number with an exponent (1.43e-05) is what rounding left on some processor, and may be ten times off.
+* a number with an exponent (1.43e-05) is what rounding left on some processor, and may be ten times off;
+* seconds (0.01 s) are those of some machine, and may be any.
 
 A block that cannot run has a comment before it, with the reason: ``<!-- skip: next "it needs a server" -->``.
 """
@@ -42,7 +43,8 @@ PROMPT = "$ "
 RULE = re.compile(r"[\s─━═-]*")
 ROUNDING = re.compile(r"\d\.\d+e[+-]\d\d")
 ELLIPSIS = "..."
-VARIES = re.compile(rf"( ?\.\.\. ?|{ROUNDING.pattern})")
+SECONDS = re.compile(r"\d+\.\d\d s\b")
+VARIES = re.compile(rf"( ?\.\.\. ?|{ROUNDING.pattern}|{SECONDS.pattern})")
 TIMES = 10.0
 
 # `python` is this one, and `ropetool` the package that is tested, whatever else is installed.
@@ -155,6 +157,8 @@ def _words(text: str) -> str:
 def _pattern(token: str) -> str:
     if token.strip() == ELLIPSIS:
         return ".*"
+    if SECONDS.fullmatch(token):
+        return SECONDS.pattern
     return f"({ROUNDING.pattern})" if ROUNDING.fullmatch(token) else re.escape(token)
 
 

@@ -63,7 +63,8 @@ ALIKE = {
     "broken elsewhere": ("one two\nthree\n", "one\ntwo three\n"),
     "anything between": ("a\n...\nd\n", "a\nb\nc\nd\n"),
     "nothing between": ("a\n...\nd\n", "a\nd\n"),
-    "anything behind": ("time 0.0... s\n", "time 0.03 s\n"),
+    "anything within": ("loss 2.5... nats\n", "loss 2.56 nats\n"),
+    "seconds": ("time 0.00 s\n", "time 12.34 s\n"),
     "rounding": ("off by 1.4e-05, 3.17e-05\n", "off by 1.4e-05, 9.20e-05\n"),
     "no rounding": ("0.00e+00\n", "0.00e+00\n"),
 }
@@ -74,6 +75,8 @@ UNLIKE = {
     "nothing": ("", "a\n"),
     "another order": ("a\n...\nb\n", "b\na\n"),
     "a figure": ("2.56\n", "2.57\n"),
+    "a figure beside seconds": ("2 in 0.01 s\n", "3 in 0.01 s\n"),
+    "seconds that are none": ("0.01 s\n", "0.01 m\n"),
     "rounding, a hundred times": ("3.17e-05\n", "3.17e-03\n"),
     "rounding that is none": ("3.17e-05\n", "0.00e+00\n"),
     "rounding, another sign": ("3.17e-05\n", "-3.17e-05\n"),
