@@ -24,7 +24,7 @@ from tests.pages import ROOT, alike
 from tools import docs_api, docs_commands, docs_engines, docs_griffe, docs_markdown
 
 FENCE = re.compile(r"^ *(`{3,}|~{3,})([^\n`]*)$", re.MULTILINE)
-SKIP = re.compile(r"<!--\s*skip:(.*?)-->", re.DOTALL)
+SKIP = re.compile(r"^ *<!--\s*skip:(.*?)-->", re.DOTALL | re.MULTILINE)
 REASON = re.compile(r' next "[^"]{8,}" ')
 # Blocks that are no code to run: a schema, what belongs into a file.
 SHOWN_ONLY = ("json",)

@@ -53,16 +53,14 @@ def _share(counted: tuple[int, int]) -> str:
 def how(name: str) -> str:
     """How a file was measured, in a sentence."""
     found = read(name)
-    versions = ", ".join(f"{package} {number}" for package, number in found["versions"].items())
-    pieces = f"{found['windows']} pieces" if found["windows"] > 1 else "one piece"
-    asked = f"; recall: {found['documents']} seeded documents for each length, three values asked for in each" if any(
-        "recall" in row for row in found["rows"]
-    ) else ""  # fmt: skip
-    return (
-        f"*{found['model']}, as stored (bfloat16), {found['text']} in {pieces} of the longest length, "
-        f"{found['rows'][0]['tokens']:,} tokens{asked}; {versions}, on a processor. All of it: "
-        f"[{name}.json](measured/{name}.json).*"
-    )
+    rows, windows = found["rows"], found["windows"]
+    said = [f"{found['model']}, as stored (bfloat16)"]
+    if "loss" in rows[0]:
+        pieces = f"{windows} pieces" if windows > 1 else "one piece"
+        said.append(f"{found['text']} in {pieces}, {rows[0]['tokens']:,} tokens")
+    said += [f"recall: {found['recall']}"] if "recall" in rows[0] else []
+    said.append(", ".join(f"{package} {number}" for package, number in found["versions"].items()) + ", on a processor")
+    return f"*{'; '.join(said)}. All of it: [{name}.json](measured/{name}.json).*"
 
 
 def recall_figure(name: str, factor: int = 4) -> str:
@@ -108,8 +106,9 @@ def parts() -> dict[str, Callable[[], str]]:
     """What pages can ask for."""
     made: dict[str, Callable[[], str]] = {}
     for file in sorted(MEASURED.glob("*.json")):
-        name, tables = file.stem, {"loss": loss, "how": how}
-        if any("recall" in row for row in read(name)["rows"]):
-            tables |= {"recall": recall, "figure recall": recall_figure, "claims": claims}
+        name, rows = file.stem, read(file.stem)["rows"]
+        tables: dict[str, Callable[[str], str]] = {"how": how}
+        tables |= {"loss": loss} if "loss" in rows[0] else {}
+        tables |= {"recall": recall, "figure recall": recall_figure, "claims": claims} if "recall" in rows[0] else {}
         made |= {f"{what} {name}": partial(make, name) for what, make in tables.items()}
     return made
