@@ -1,4 +1,4 @@
-"""What rounding of angles costs a trained model: its loss on a long text with angles in float32, and partly in bfloat16.
+"""What rounding of angles costs a trained model: its loss on a long text, with angles in float32 and in bfloat16.
 
 The model is read once at its trained length, in bfloat16 as most are; first as transformers runs it, then with its
 frequencies rounded to bfloat16, then with positions, frequencies and angles in bfloat16. docs/pitfalls.md has the
