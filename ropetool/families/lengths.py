@@ -10,7 +10,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from ropetool.checkpoint.config import earlier_extension
-from ropetool.checkpoint.strangers import read_json_file
+from ropetool.checkpoint.strangers import open_regular, own_file, read_json_file
 from ropetool.families.reading import Reading, Warn
 
 TOKENIZER_CONFIG = "tokenizer_config.json"
@@ -120,7 +120,7 @@ def _truncation(directory: Path, new: int) -> tuple[Warn, ...]:
     path = directory / "tokenizer.json"
     if not path.is_file():
         return ()
-    with path.open("rb") as file:
+    with open_regular(own_file(path)) as file:
         head = file.read(4096).decode("utf-8", "replace")
     found = re.search(r'"truncation"\s*:\s*\{[^{}]*?"max_length"\s*:\s*(\d+)', head)
     if found is None or int(found[1]) >= new:
