@@ -89,11 +89,19 @@ def verify(
     """
     if quick:
         return verify_files(a, b, talk=talk, progress=progress)
-    from ropetool.models.merged import merged
-    from ropetool.models.pickles import as_safetensors
     from ropetool.models.run import pick_device
 
     ways = Ways(tokens, text, pick_device(device), dtype, tolerance, max_memory, talk, progress)
+    return replace(_of_any_form(a, b, ways, bases, trust_remote_code), a=str(a), b=str(b))
+
+
+def _of_any_form(
+    a: Path, b: Path, ways: Ways, bases: tuple[Path, Path] | None, trust_remote_code: bool
+) -> Verification:
+    """`verify` of whole checkpoints, pickles among them, or of adapters."""
+    from ropetool.models.merged import merged
+    from ropetool.models.pickles import as_safetensors
+
     with as_safetensors(a) as first, as_safetensors(b) as second:
         if not (is_adapter(first) or is_adapter(second) or bases):
             return _verify(_side(first, trust_remote_code), _side(second, trust_remote_code), ways)
@@ -101,7 +109,7 @@ def verify(
         checks = tuple(adapter_checks(*adapters))
         if bases is None:
             return without_forward_pass(adapters[1].pairing, _relation_of(*adapters), checks, ADAPTERS)
-        talk("merging each adapter into its base")
+        ways.talk("merging each adapter into its base")
         try:
             with merged(first, bases[0]) as one, merged(second, bases[1]) as other:
                 return _verify(_side(one, trust_remote_code), _side(other, trust_remote_code), ways, files=checks)
@@ -121,6 +129,10 @@ def verify_files(
     pickled = next((path for path in (a, b) if pickled_files(path)), None)
     if pickled is not None:
         raise UnsupportedError(f"{pickled} is pickled, and --quick reads safetensors alone; leave out --quick")
+    return replace(_by_files(a, b, talk, progress), a=str(a), b=str(b))
+
+
+def _by_files(a: Path, b: Path, talk: Talk, progress: Progress) -> Verification:
     if is_adapter(a) or is_adapter(b):
         adapters = read_pair((a, b), None)
         checks = [*adapter_checks(*adapters)]

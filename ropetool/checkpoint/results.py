@@ -41,9 +41,14 @@ class KeptCheck:
 
 @dataclass(frozen=True)
 class KeptVerification:
-    """A verification, as far as it is shown; ``tokens`` is 0 where nothing ran."""
+    """A verification, as far as it is shown; ``tokens`` is 0 where nothing ran.
+
+    ``checkpoints`` are the two that were held against each other, one where the other was a server, and none where the
+    file does not name them.
+    """
 
     file: str
+    checkpoints: tuple[str, ...]
     passed: bool
     relation: str
     device: str
@@ -159,8 +164,10 @@ class _Entry:
 def read_verification(path: Path) -> KeptVerification:
     """A result of ``verify --out``, with or without a server; raises `ConfigError` naming the key at fault."""
     entry = _opened(path, "relation", "verify")
+    named = (entry.maybe(key, entry.text) for key in ("a", "b", "checkpoint"))
     return KeptVerification(
         file=path.name,
+        checkpoints=tuple(name for name in named if name),
         passed=entry.flag("passed"),
         relation=entry.text("relation"),
         device=entry.text("device"),

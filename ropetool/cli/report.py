@@ -17,7 +17,7 @@ from ropetool.cli.sink import Sink
 from ropetool.errors import OutputError, RopetoolError
 
 if TYPE_CHECKING:
-    from ropetool.checkpoint.results import KeptEvaluation
+    from ropetool.checkpoint.results import KeptEvaluation, KeptVerification
     from ropetool.families.reading import Warn
     from ropetool.views.report.model import Report, Subject
 
@@ -71,7 +71,7 @@ def report(
     evaluated = read_evaluation(evaluate) if evaluate else None
     subject = _subject(ckpt, original, trust_remote_code, sink)
     beside = _subject(against, None, trust_remote_code, sink) if against else None
-    result = Report(subject, beside, verified, evaluated, _of_others(evaluated, ckpt, against))
+    result = Report(subject, beside, verified, evaluated, _of_others(verified, evaluated, ckpt, against))
     result = replace(result, written=_written(result, out, png))
     sink.result("report", result)
 
@@ -111,17 +111,21 @@ def _subject(named: Named, original: int | None, trust_remote_code: bool, sink: 
     return Subject(inspection, spectrum, no_spectrum, diagnosis, no_diagnosis)
 
 
-def _of_others(evaluated: KeptEvaluation | None, ckpt: Named, against: Named | None) -> tuple[Warn, ...]:
+def _of_others(
+    verified: KeptVerification | None, evaluated: KeptEvaluation | None, ckpt: Named, against: Named | None
+) -> tuple[Warn, ...]:
     """A warning where a kept result names other checkpoints than the report is of."""
     from ropetool.families.reading import Warn
 
-    if evaluated is None:
-        return ()
-    told = [(evaluated.checkpoint, ckpt), *([(evaluated.against, against)] if evaluated.against and against else [])]
-    other = [f"{name}, not of {named}" for name, named in told if name and not _is_same(name, named)]
-    return tuple(
-        Warn("result-of-another", f"{evaluated.file} is of {said}: see that it belongs here") for said in other
-    )
+    other: list[tuple[str, str]] = []
+    if verified and verified.checkpoints and not any(_is_same(name, ckpt) for name in verified.checkpoints):
+        other.append((verified.file, f"{' and '.join(verified.checkpoints)}, not of {ckpt}"))
+    if evaluated:
+        told = ((evaluated.checkpoint, ckpt), (evaluated.against, against))
+        other += [
+            (evaluated.file, f"{name}, not of {of}") for name, of in told if name and of and not _is_same(name, of)
+        ]
+    return tuple(Warn("result-of-another", f"{file} is of {said}: see that it belongs here") for file, said in other)
 
 
 def _is_same(name: str, named: Named) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -103,6 +104,7 @@ def verify(
                 max_memory=max_memory, bases=(bases[0], bases[1]) if bases else None,
                 talk=sink.talk, progress=progress, trust_remote_code=trust_remote_code,
             )  # fmt: skip
+    result = replace(result, a=str(pair[0]), b=str(pair[1]))
     sink.result("verification", result)
     keep(out, jsons.verification(result))
     if not result.passed:

@@ -37,7 +37,8 @@ def check_of(name: str, fault: Fault | None, otherwise: str) -> Check:
 class Verification:
     """The verdict, and everything that it rests on; ``culprit`` is the first check that failed.
 
-    Where nothing ran, device and dtype are ``none``, tokens 0, and the figures not a number.
+    Where nothing ran, device and dtype are ``none``, tokens 0, and the figures not a number. ``a`` and ``b`` are the
+    two checkpoints, as they were named.
     """
 
     passed: bool
@@ -54,6 +55,8 @@ class Verification:
     by_position: tuple[Mapping[str, float], ...]
     control: Mapping[str, Any]
     checks: tuple[Check, ...]
+    a: str = ""
+    b: str = ""
     culprit: Check | None = field(init=False)
 
     def __post_init__(self) -> None:

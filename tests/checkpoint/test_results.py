@@ -20,6 +20,7 @@ def test_what_was_kept_is_read(measured) -> None:  # noqa: F811  a fixture
     kept = json.loads(measured.verified.read_text("utf-8"))
     found = read_verification(measured.verified)
     assert (found.passed, found.relation, found.tokens) == (True, "extended", 64)
+    assert found.checkpoints == (str(measured.source), str(measured.extended))
     assert (found.tolerance, found.control) == (kept["tolerance"], kept["control"]["max_abs_diff"])
     assert [(c.name, c.passed, c.detail, c.where) for c in found.checks] == [
         (c["name"], c["passed"], c["detail"], c["where"]) for c in kept["checks"]
@@ -41,7 +42,10 @@ def test_what_was_kept_is_read(measured) -> None:  # noqa: F811  a fixture
 def test_of_a_server_too(measured, tmp_path: Path) -> None:  # noqa: F811  a fixture
     kept = json.loads(measured.verified.read_text("utf-8"))
     kept |= {"relation": "served", "by_position": [{"from": 0, "to": 16, "apart": 0.5}], "control": {"apart": 3.0}}
-    found = read_verification(saved(tmp_path, kept))
+    del kept["a"], kept["b"]
+    assert read_verification(saved(tmp_path, kept)).checkpoints == ()
+    found = read_verification(saved(tmp_path, kept | {"checkpoint": "served"}))
+    assert found.checkpoints == ("served",)
     assert (found.relation, found.by_position[0].difference, found.control) == ("served", 0.5, None)
 
 

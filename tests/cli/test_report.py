@@ -78,6 +78,10 @@ def test_the_trained_length_can_be_told(run, tmp_path: Path) -> None:
 def test_results_of_another_are_told(run, measured, checkpoint) -> None:  # noqa: F811  a fixture
     done = run("report", checkpoint("llama"), "--evaluate", measured.evaluated, "--json")
     assert [w["code"] for w in done.json["warnings"]] == ["result-of-another"]
+    done = run("report", checkpoint("llama"), "--verify", measured.verified, "--json")
+    assert [w["code"] for w in done.json["warnings"]] == ["result-of-another"]
+    for of in (measured.source, measured.extended):
+        assert run("report", of, "--verify", measured.verified, "--json").json["warnings"] == []
     assert str(measured.extended) in done.json["warnings"][0]["message"]
     swapped = (measured.source, "--against", measured.extended, "--evaluate", measured.evaluated)
     assert len(run("report", *swapped, "--json").json["warnings"]) == 2

@@ -138,7 +138,11 @@ def verification(found: Json) -> list[Node]:
     ]  # fmt: skip
     return [
         tag("p", f"{passed}: {found['relation']}, {ran}", class_=f"verdict {'good' if found['passed'] else 'bad'}"),
-        tag("p", f"as kept in {found['file']}", class_="note"),
+        tag(
+            "p",
+            f"{' and '.join(found['checkpoints'])}{', ' * bool(found['checkpoints'])}as kept in {found['file']}",
+            class_="note",
+        ),
         tag("div", table("Checks", ["check", "result", "what was found"], rows), class_="scroll"),
     ]
 
