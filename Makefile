@@ -53,13 +53,13 @@ check: $(VENV)/.dev
 
 # A file runs in one process, so that what its tests share is made once.
 test: $(VENV)/.clients
-	$(BIN)/python -m pytest -n auto --dist loadfile
+	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
 
 test-clients: $(VENV)/.clients
 	$(BIN)/python -m pytest -m clients
 
 test-oldest: $(OLDEST)/.dev
-	$(OLDEST)/bin/python -m pytest -n auto --dist loadfile -m oldest --ignore tests/models/test_composites.py
+	$(OLDEST)/bin/python -m pytest -n auto --dist loadfile --no-loadscope-reorder -m oldest --ignore tests/models/test_composites.py
 
 # The figures of a full run are in SECURITY.md.
 fuzz: $(VENV)/.dev
