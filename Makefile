@@ -57,13 +57,13 @@ docs: $(VENV)/.dev
 
 # A file runs in one process, so that what its tests share is made once.
 test: $(VENV)/.clients browser
-	$(BIN)/python -m pytest -n auto --dist loadfile
+	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
 
 test-clients: $(VENV)/.clients
 	$(BIN)/python -m pytest -m clients
 
 test-oldest: $(OLDEST)/.dev
-	$(OLDEST)/bin/python -m pytest -n auto --dist loadfile -m oldest --ignore tests/models/test_composites.py
+	$(OLDEST)/bin/python -m pytest -n auto --dist loadfile --no-loadscope-reorder -m oldest --ignore tests/models/test_composites.py
 
 # For the tests marked `browser`: Debian's chromium, where there is none. Playwright itself brings no browser.
 browser:

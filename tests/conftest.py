@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,6 +22,25 @@ settings.register_profile(
     "ropetool", deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 settings.load_profile("ropetool")
+
+# Each time that a model is let go, all objects are looked through, and most of these are modules of models: that was
+# half of a run's time. What is no garbage after this many tests is not looked at again.
+TESTS_A_FREEZE = 40
+RAN = pytest.StashKey[int]()
+
+
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    """Exempt from the collection of garbage, now and then, what is none."""
+    ran = item.session.stash.get(RAN, 0)
+    if ran % TESTS_A_FREEZE == 0:
+        gc.collect()
+        gc.freeze()
+    item.session.stash[RAN] = ran + 1
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The real model first: its tests take minutes, and at the end one process would wait for them."""
+    items.sort(key=lambda item: item.get_closest_marker("real") is None)
 
 
 @pytest.fixture(scope="session")

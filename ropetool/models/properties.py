@@ -5,6 +5,7 @@ Each check says "cannot" with the reason where the scaling method, or by its row
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from importlib.metadata import version
 from typing import Any
@@ -57,9 +58,14 @@ def rotaries_of(reading: Reading, pairing: Pairing) -> dict[str, Rotary]:
 
 def cannot(reading: Reading, *names: str) -> dict[str, Check]:
     """The checks of these names that the row of the class takes out, under this transformers, each with the reason."""
-    major = int(version("transformers").split(".")[0])
-    reasons = {name: row.reason for row in reading.family.cannot if row.major in (0, major) for name in row.checks}
+    reasons = {name: row.reason for row in reading.family.cannot if row.major in (0, _major()) for name in row.checks}
     return {n: Check(n, True, f"cannot, by the class: {reasons[n]}") for n in names if n in reasons}
+
+
+@functools.cache
+def _major() -> int:
+    """The first number of transformers' version, which lies in a file of many lines."""
+    return int(version("transformers").split(".")[0])
 
 
 def by_no_row(reading: Reading, check: Check) -> Check:

@@ -17,7 +17,7 @@ from typing import Any
 from unittest import mock
 
 from ropetool import convert
-from ropetool.checkpoint import copying, folder, in_place, shards
+from ropetool.checkpoint import copying, folder, in_place, pieces
 from ropetool.checkpoint.journal import Journal, Record
 from tests.crash.__main__ import SEED
 from tests.crash.faults import FAULTS, fail_everywhere
@@ -102,7 +102,7 @@ PLANTS: Mapping[str, Plant] = {
     ),
     "writes to the source": Plant("convert", convert, "side_by_side", _spoiling, _kill, "the source was changed"),
     "takes a short write for a whole one": Plant(
-        "convert", shards, "write_exactly", _once, _fail("every write short"),
+        "convert", pieces, "write_exactly", _once, _fail("every write short"),
         "the result is not the new state",
     ),
     "ends as a fault of its own": Plant(
