@@ -86,7 +86,7 @@ FAULTS: tuple[tuple[Callable[..., object], tuple[str | int, ...], Any, str], ...
 )  # fmt: skip
 
 
-@pytest.mark.parametrize(("read", "place", "value", "said"), FAULTS, ids=lambda part: str(part)[:40])
+@pytest.mark.parametrize(("read", "place", "value", "said"), FAULTS, ids=lambda part: getattr(part, "__name__", str(part))[:40])
 def test_a_fault_is_named_by_its_key(read, place, value, said: str, measured, tmp_path: Path) -> None:  # noqa: F811
     file = measured.verified if read is read_verification else measured.evaluated
     kept = json.loads(file.read_text("utf-8"))
