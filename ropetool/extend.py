@@ -36,7 +36,7 @@ from ropetool.families.methods import Method, Weights
 from ropetool.families.native import native_of, new_length
 from ropetool.families.protection import protected
 from ropetool.families.reading import Reading, Rotation, Warn, read_model
-from ropetool.families.recipes import RECIPES, check_settings, planned_block
+from ropetool.families.recipes import RECIPES, check_settings, planned_block, settings_of_class
 from ropetool.families.rewriting import New, changes_of, marked, restored, rewritten_text
 from ropetool.families.version4 import UNTAKEN
 from ropetool.families.windows import local_layers
@@ -118,7 +118,7 @@ def plan(
     native = native_of(reading, rotation, original, method.value, replace_existing)
     scale, length = new_length(native, to, factor, RECIPES[method].own_factor, LONGEST_TOKENS)
     local = local_layers(reading, length)
-    given = {**_of_class(reading, method), **settings}
+    given = {**settings_of_class(reading, method), **settings}
     block = planned_block(method, rotation, native, scale, given)
     new = New(method, scale, length, block, style, given)
     text = text_part(config, reading.decoder.path)
@@ -144,12 +144,6 @@ def plan(
         ),
     )  # fmt: skip
     return Extension(checkpoint, destination, weights, whole, edits, back, result)
-
-
-def _of_class(reading: Reading, method: Method) -> Mapping[str, Any]:
-    """Settings that the class adds to a flat block by itself, and that a nested one must hold."""
-    kinds = reading.family.kinds
-    return kinds[0].added_to_flat_yarn if kinds and method is Method.YARN else {}
 
 
 def _undoing(checkpoint: Checkpoint, reading: Reading, destination: Path, weights: Weights) -> Extension:

@@ -127,7 +127,12 @@ def _of_row(reading: Reading) -> tuple[Warn, ...]:
     """What config.json does not tell of the rotation."""
     learned = "every frequency has a factor of its own among the weights, which is not in the figures"
     backwards = "its class turns every pair the other way; the figures show the size of the angles"
-    told = ((reading.family.learned, learned), (reading.family.backwards, backwards))
+    temper = (
+        "mscale_all_dim: classes of DeepSeek's kind also multiply every score by (0.1 mscale_all_dim ln(factor) + 1) "
+        "squared, which is not in the figures"
+    )
+    tempered = any(rotation.block.values.get("mscale_all_dim") for rotation in reading.rotations)
+    told = ((reading.family.learned, learned), (reading.family.backwards, backwards), (tempered, temper))
     return tuple(Warn("not-drawn", said) for holds, said in told if holds)
 
 

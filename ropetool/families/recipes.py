@@ -10,7 +10,7 @@ from ropetool.checkpoint.config import ALL_LAYERS
 from ropetool.errors import MethodError, UsageError
 from ropetool.families.methods import Method
 from ropetool.families.native import Native
-from ropetool.families.reading import Rotation, Warn
+from ropetool.families.reading import Reading, Rotation, Warn
 from ropetool.rope.frequencies import LongRope, Proportional, Yarn, ntk_theta
 
 ORIGINAL = "original_max_position_embeddings"
@@ -110,6 +110,12 @@ class Planned:
     values: Mapping[str, Any]
     theta: float
     warnings: tuple[Warn, ...]
+
+
+def settings_of_class(reading: Reading, method: Method) -> Mapping[str, Any]:
+    """Settings that the class adds to a flat block by itself, and that a nested one must hold."""
+    kinds = reading.family.kinds
+    return kinds[0].added_to_flat_yarn if kinds and method is Method.YARN else {}
 
 
 def planned_block(

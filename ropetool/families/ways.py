@@ -13,7 +13,7 @@ from ropetool.families.context import trained_of
 from ropetool.families.methods import Method
 from ropetool.families.native import Native, native_of, scaled_by_now
 from ropetool.families.reading import Reading, Rotation, Warn
-from ropetool.families.recipes import planned_block
+from ropetool.families.recipes import planned_block, settings_of_class
 from ropetool.rope.frequencies import Default, Proportional, Scaling, scaling_from_block
 
 # Methods that need nothing beside a factor: LongRoPE needs lists that were searched for, abf a base that is given.
@@ -127,15 +127,9 @@ def _planned(reading: Reading, rotation: Rotation, native: Native, method: Metho
     family = reading.family
     note = family.methods_reason if family.methods is not None and method.value not in family.methods else ""
     try:
-        block = planned_block(method, rotation, _without(native, method, factor), factor, {})
+        block = planned_block(method, rotation, native, factor, settings_of_class(reading, method))
         scaling = scaling_from_block(block.values, block.theta, native.length)
         scaling.inv_freq(rotation.geometry.rotary_dim)
     except RopetoolError as error:
         return Left(method.value, factor, error.message)
     return Way(method.value, scaling, int(native.length * factor), factor, note)
-
-
-def _without(native: Native, method: Method, factor: float) -> Native:
-    """Settings of an old block of the same method are kept for its own factor alone."""
-    keeps = native.method == method.value and native.factor == factor
-    return native if keeps else replace(native, method=None, factor=1.0)

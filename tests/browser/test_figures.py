@@ -120,19 +120,25 @@ def test_the_position_turns_the_clocks(full, show) -> None:
     watched.page.fill("#position-number", "999999")
     watched.settled()
     assert watched.page.input_value("#position") == "1024"
+    watched.page.keyboard.press("Tab")
+    assert watched.page.input_value("#position-number") == "1024"
 
 
 def test_play_moves_on_and_pauses(full, show) -> None:
     watched = show(full)
     watched.page.click("#play")
     watched.page.fill("#position-number", "0")
+    watched.settled()
+    at = 0
     for _ in range(200):  # the page's policy forbids what Playwright's own waiting evaluates
-        if int(watched.page.input_value("#position")) > 2:
+        at = int(watched.page.input_value("#position"))
+        if at > 2:
             break
         watched.page.wait_for_timeout(50)
-    assert int(watched.page.input_value("#position")) > 2
+    assert at > 2
     assert watched.page.get_attribute("#play", "aria-pressed") == "true"
     watched.page.click("#play")
+    watched.settled()
     there = watched.page.input_value("#position")
     watched.page.wait_for_timeout(300)
     assert watched.page.input_value("#position") == there

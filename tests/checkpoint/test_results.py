@@ -16,6 +16,11 @@ from tests.reporting import measured  # noqa: F401 - a fixture
 HUGE = 10**400
 
 
+def short(part: object) -> str:
+    """A name that is the same in every process."""
+    return getattr(part, "__name__", str(part))[:40]
+
+
 def test_what_was_kept_is_read(measured) -> None:  # noqa: F811  a fixture
     kept = json.loads(measured.verified.read_text("utf-8"))
     found = read_verification(measured.verified)
@@ -86,7 +91,7 @@ FAULTS: tuple[tuple[Callable[..., object], tuple[str | int, ...], Any, str], ...
 )  # fmt: skip
 
 
-@pytest.mark.parametrize(("read", "place", "value", "said"), FAULTS, ids=lambda part: getattr(part, "__name__", str(part))[:40])
+@pytest.mark.parametrize(("read", "place", "value", "said"), FAULTS, ids=short)
 def test_a_fault_is_named_by_its_key(read, place, value, said: str, measured, tmp_path: Path) -> None:  # noqa: F811
     file = measured.verified if read is read_verification else measured.evaluated
     kept = json.loads(file.read_text("utf-8"))

@@ -14,7 +14,7 @@ from ropetool.errors import MethodError
 from ropetool.families.methods import Method, Weights
 from ropetool.families.reading import read_model
 from ropetool.families.ways import FACTORS, OWN, SHOWN, Ways, ways_of
-from ropetool.rope.frequencies import Default, Yarn
+from ropetool.rope.frequencies import Default
 from tests.reporting import CONFIGS, written
 
 NAMES = ("llama", "gpt_neox", "glm4", "phi3", "deepseek_v3", "qwen3")
@@ -63,10 +63,20 @@ def test_an_own_factor_is_shown_with_the_others(checkpoint, tmp_path: Path) -> N
     assert found.factors == (2.0, 3.0, 4.0, 8.0, 16.0, 32.0)
 
 
-def test_settings_of_an_extension_are_of_its_own_factor(checkpoint, tmp_path: Path) -> None:
-    source = extended(checkpoint("llama"), tmp_path / "out", Method.YARN, factor=4.0, settings={"beta_fast": 16.0})
-    betas = {w.factor: w.scaling.beta_fast for w in ways(source).methods if isinstance(w.scaling, Yarn)}
-    assert betas == {2.0: 32.0, 4.0: 16.0, 8.0: 32.0, 16.0: 32.0, 32.0: 32.0}
+SETTINGS: dict[Method, dict[str, Any]] = {
+    Method.YARN: {"beta_fast": 16.0, "truncate": False},
+    Method.LLAMA3: {"low_freq_factor": 2.0, "high_freq_factor": 16.0},
+}
+
+
+@pytest.mark.parametrize("method", SETTINGS)
+@pytest.mark.parametrize("factor", [4.0, 8.0, 16.0])
+def test_an_extension_goes_on_with_its_settings(method: Method, factor: float, checkpoint, tmp_path: Path) -> None:
+    source = extended(checkpoint("llama"), tmp_path / "out", method, factor=4.0, settings=SETTINGS[method])
+    found = next(way for way in ways(source).methods if (way.method, way.factor) == (method.value, factor))
+    plan = extend.plan(source, tmp_path / "further", method, factor=factor, replace_existing=True, weights=Weights.NONE)
+    assert found.scaling == plan.reading.rotations[0].scaling
+    assert SETTINGS[method].items() <= vars(found.scaling).items()
 
 
 @pytest.mark.parametrize(("name", "lengths"), [("longrope", [256, 64]), ("dynamic", [256, 64]), ("llama3", [131072])])

@@ -88,6 +88,9 @@ def _figures(report: Mapping[str, Any]) -> str:
     if report["rope"] and report["rope"]["layers"]:
         return asset("figures.html")
     why = report["no_rope"] or "its heads are too wide to be drawn"
+    beside = report["against"]
+    if beside and beside["rope"]:
+        why += f". For those of {beside['checkpoint']}, make the report of that one"
     return f'<p class="note" id="no-figures">No figures of a rotation: {escaping.escape(clean(why))}</p>'
 
 

@@ -27,6 +27,7 @@ COLOURS = {
     "own": "#0072b2", "none": "#7f7f7f", "linear": "#d55e00", "ntk": "#009e73", "dynamic": "#56b4e9", "yarn": "#cc79a7",
     "llama3": "#e69f00",
 }  # fmt: skip
+WINDOW_COLOUR = "#8c510a"
 NAMES = {"own": "as it is", "none": "without scaling", "ntk": "NTK", "yarn": "YaRN"}
 # Names in a report are strangers', and a dollar in one is no formula.
 STYLE = {"text.parse_math": False, "font.size": 9, "axes.grid": True, "grid.alpha": 0.35, "axes.titlesize": 10}
@@ -112,6 +113,8 @@ def _bands(figure: Figure, layers: Json) -> None:
     for name, key, colour in (("trained", "trained", "#1b7837"), ("made to serve", "reach", "#762a83")):
         if layers[key] and (key == "trained" or layers[key] != layers["trained"]):
             above.axhline(layers[key], color=colour, linestyle="--", label=f"{name}: {layers[key]:,}")
+    if layers["window"]:
+        above.axhline(layers["window"], color=WINDOW_COLOUR, linestyle=":", label=f"looks back: {layers['window']:,}")
     above.yaxis.set_major_formatter(_whole())
     above.legend(ncols=2, fontsize=8)
     below.set(xlabel="pair, fast to slow", ylabel="times slower")
@@ -173,6 +176,8 @@ def _decay(figure: Figure, layers: Json) -> None:
         axes.plot(apart[seen], np.asarray(way["score"])[seen], color=colour, label=_label(way), **line)
     if layers["trained"]:
         axes.axvline(layers["trained"], color="#1b7837", linestyle="--", label=f"trained: {layers['trained']:,}")
+    if layers["window"]:
+        axes.axvline(layers["window"], color=WINDOW_COLOUR, linestyle=":", label=f"looks back: {layers['window']:,}")
     axes.set(xscale="log", xlabel="distance in tokens", ylabel="score of alike q and k")
     axes.xaxis.set_major_formatter(_whole())
     axes.set_title(f"Score by distance of {layers['title']}")

@@ -39,7 +39,7 @@ def _headline(subject: Json, *, several: bool) -> list[Node]:
 def _facts(found: Sequence[Json]) -> Node:
     each = [dict(_facts_of(subject)) for subject in found]
     names = dict.fromkeys(name for facts in each for name in facts)
-    columns = ["fact", *(subject["checkpoint"] for subject in found)]
+    columns = ["fact", *(subject["checkpoint"] for subject in found)] if len(found) > 1 else ["fact", ""]
     rows = [[name, *(facts.get(name, "–") for facts in each)] for name in names]
     return tag("div", table("What they are" if len(found) > 1 else "What it is", columns, rows), class_="scroll")
 

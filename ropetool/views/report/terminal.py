@@ -26,10 +26,14 @@ def bands(layers: Json) -> RenderableType:
     axis = math.log(max(longest, 10.0))
     rows = [_pair_row(pair, own, plain, shown, layers["trained"], axis) for pair in _spread(len(own["inv_freq"]))]
     which = "" if layers["layers"] == "all" else f", {layers['layers']} layers"
+    which += f" (they look back {layers['window']:,} tokens)" if layers["window"] else ""
     trained = f"{MARK} {layers['trained']:,} trained tokens" if layers["trained"] else "trained length unknown"
     columns = ["pair", "tokens a turn", "on a log axis", "turns in training", "as it is"]
     columns += [f"{way['method']} x{way['factor']:g}" for way in shown]
-    title = f"frequency bands{which}, {trained}; then how many times slower each method turns a pair"
+    title = (
+        f"frequency bands{which}, {trained}; turns in training are without scaling; then how many times slower each "
+        "method turns a pair"
+    )
     table = grid(title, columns, rows, numbers=True)
     bars = table.columns[columns.index("on a log axis")]
     bars.no_wrap, bars.justify = True, "left"

@@ -9,6 +9,7 @@ function buildClocks() {
   field.addEventListener("input", () => {
     look({ position: clamp(Math.floor(Number(field.value)) || 0, 0, shownLength()) });
   });
+  field.addEventListener("change", () => { field.value = state.position; });
   play.addEventListener("click", () => (playing ? stop() : start()));
   drawnBy(drawClocks, "position");
 }

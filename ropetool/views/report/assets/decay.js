@@ -1,4 +1,4 @@
-// Score by distance: of a q and a k that are alike, and the bound on any.
+// Score by distance: of a q and a k that are alike, and how the bound on any falls.
 
 const DECAY = { height: 280 };
 
@@ -25,6 +25,7 @@ function drawDecay() {
   line(plain.score, "ghost thin");
   line(way.score, "own");
   if (trained) markTrained(plot, x(trained), trained);
+  if (layers().window) markWindow(plot, x(layers().window), layers().window);
   axisX(plot, x, DECAY.height - MARGIN.bottom, "distance in tokens");
   tellDecay(shown, way, plain);
 }
@@ -33,13 +34,15 @@ function tellDecay(shown, way, plain) {
   const { distances } = layers();
   const { name } = chosen();
   const some = spread(shown.length, 16).map((at) => shown[at]);
-  fillTable(byId("decay-table"), `Score by distance, ${name}`, ["distance", "score", NAMES.none, "bound"],
+  fillTable(byId("decay-table"), `Score by distance, ${name}`, ["distance", "score", NAMES.none, "shape of the bound"],
     [0, ...some].map((at) => {
       return [grouped(distances[at]), ...[way.score, plain.score, way.bound].map((of) => fixed(of[at], 3))];
     }));
   const last = some[some.length - 1];
   const [near, far, bound] = [way.score[0], way.score[last], way.bound[last]].map((value) => fixed(value, 2));
   byId("decay-desc").textContent =
-    `${name}: from ${near} at distance 0 to ${far} at ${grouped(distances[last])} tokens; the bound there is ${bound}.`;
-  fillLegend(byId("decay-legend"), [["own", name], ["ghost", `score ${NAMES.none}`], ["other", "bound, any q and k"]]);
+    `${name}: from ${near} at distance 0 to ${far} at ${grouped(distances[last])} tokens; ` +
+    `the shape of the bound is at ${bound} there.`;
+  fillLegend(byId("decay-legend"),
+    [["own", name], ["ghost", `score ${NAMES.none}`], ["other", "shape of RoFormer's bound"]]);
 }

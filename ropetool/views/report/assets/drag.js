@@ -13,6 +13,7 @@ function buildDrag() {
   for (const name of ["q", "k"]) {
     const field = byId(`${name}-number`);
     field.addEventListener("input", () => moveBy(name, Math.floor(Number(field.value) || 0) - state[name]));
+    field.addEventListener("change", () => { field.value = state[name]; });
   }
   const svg = document.querySelector("#drag svg");
   svg.append(...HANDLES.map(handleOf));

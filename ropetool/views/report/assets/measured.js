@@ -14,7 +14,7 @@ function drawStretches() {
   const sizes = [...found.map((entry) => entry.difference), tolerance, control].filter((size) => size > 0);
   const x = linear(0, Math.max(...found.map((entry) => entry.stop), 1), MARGIN.left, plot.width - MARGIN.right);
   const [low, high] = [Math.min(...sizes, 1) / 3, Math.max(...sizes, 1e-9) * 3];
-  const y = logarithmic(low, high, MEASURED.height - MARGIN.bottom, MARGIN.top);
+  const y = logarithmic(low, high, MEASURED.height - MARGIN.bottom, MARGIN.top + 10);
   axisY(plot, y, "difference", MARGIN.top);
   for (const entry of found.filter((one) => one.difference > 0)) {
     const width = Math.max(x(entry.stop) - x(entry.start) - 1, 1);

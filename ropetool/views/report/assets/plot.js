@@ -94,6 +94,16 @@ function markTrained(plot, x, trained) {
   );
 }
 
+// Likewise where layers look back no further; lower, as the two may be near.
+function markWindow(plot, x, window) {
+  const [place, anchor] = x > plot.width - 150 ? [x - 5, "end"] : [x + 5, "start"];
+  plot.svg.append(
+    shape("path", { class: "other line dashed", d: `M${x} ${MARGIN.top}V${plot.height - MARGIN.bottom}` }),
+    shape("text", { class: "other halo", x: place, y: MARGIN.top + 27, "text-anchor": anchor },
+      `looks back: ${grouped(window)}`),
+  );
+}
+
 function markY(plot, y, kind, text, below = false) {
   plot.svg.append(
     shape("path", { class: `${kind} line dashed`, d: `M${MARGIN.left} ${y}H${plot.width - MARGIN.right}` }),
