@@ -13,6 +13,7 @@ import numpy as np
 
 from ropetool.errors import ConfigError
 from ropetool.rope.frequencies import (
+    MAX_LENGTH,
     METHODS,
     ORIGINAL,
     AdjustedBase,
@@ -25,6 +26,7 @@ from ropetool.rope.values import fault, number
 
 # The keys of a config whose names are not those of the fields.
 KEYS = {"original_length": ORIGINAL, "explicit_attention_factor": "attention_factor", "share": "partial_rotary_factor"}
+FIELDS = {**{key: name for name, key in KEYS.items()}, MAX_LENGTH: "original_length"}
 
 
 def checked(scaling: Scaling) -> Scaling:
@@ -39,8 +41,9 @@ def checked(scaling: Scaling) -> Scaling:
     try:
         _hold(scaling, _block_of(scaling))
     except ConfigError as error:
-        said = f"{type(scaling).__name__} is held to what a config may say: {error.message}"
-        raise type(error)(said, **error.fields) from None
+        key = error.fields.get("key")  # two that disagree are both in the message
+        whose = f"{type(scaling).__name__}'s {FIELDS.get(key, key)}" if key else type(scaling).__name__
+        raise type(error)(f"{whose} is held to what a config may say: {error.message}", **error.fields) from None
     return scaling
 
 

@@ -154,6 +154,11 @@ def shaw_index(q: Shape, k: Shape, vectors: Shape, first_query: int | None = Non
             f"q has the width {q[-1]}, k {k[-1]} and the vectors {vectors[-1]}; they must be the same",
             widths=[q[-1], k[-1], vectors[-1]],
         )
+    try:
+        np.broadcast_shapes(q[:-2], k[:-2])
+    except ValueError:
+        said = f"q has the shape {list(q)} and k {list(k)}; but for tokens they must be the same, or have 1"
+        raise EncodingError(said, q=list(q), k=list(k)) from None
     if first_query is None and q[-2] != k[-2]:
         raise EncodingError(
             f"there are {q[-2]} queries and {k[-2]} keys: name the position of the first query (first_query; "

@@ -83,7 +83,8 @@ def ntk_theta(theta: float, factor: float, rotary_dim: int) -> float:
         )
     base = float(theta * factor ** (rotary_dim / (rotary_dim - 2)))
     if base <= 1:
-        raise ConfigError(f"NTK-aware scaling by {factor:g} makes the base {theta:g} {base:g}; {ABOVE_1}", key="factor")
+        said = f"NTK-aware scaling by the factor {factor:g} makes {base:g} of the base {theta:g}; {ABOVE_1}"
+        raise ConfigError(said, key="factor")
     return base
 
 
