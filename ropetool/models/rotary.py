@@ -12,6 +12,8 @@ Shape suffixes: B batch, H heads, T tokens, D head_dim, R rotary width.
 
 from __future__ import annotations
 
+import functools
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,8 +21,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ropetool.errors import EncodingError
 from ropetool.rope import encodings, rotary
-from ropetool.rope.arguments import fits, floating, layout, places, whole
+from ropetool.rope.arguments import array, fits, floating, in_order, layout, places, whole
 from ropetool.rope.frequencies import Scaling
 from ropetool.rope.pairing import Pairing
 
@@ -101,11 +104,12 @@ def apply_rope(
     x in bfloat16 or float16 is turned in float32 and rounded once, under autocast too; transformers' classes round cos
     and sin to the dtype of x first.
     """
-    named, x = layout(pairing), torch.as_tensor(x)
-    floating("x", x.is_floating_point(), x.dtype)
-    cos, sin = torch.as_tensor(cos), torch.as_tensor(sin)
+    named, x = layout(pairing), _floats("x", x)
+    cos, sin = _tensor("cos", cos), _tensor("sin", sin)
     width = rotary.checked_width(x.shape, cos, sin, rotary_dim)
-    at = torch.from_numpy(rotary.rows_at(x.shape, _on_processor(positions), len(cos)))
+    with suppress(RuntimeError):  # tables without numbers, on the meta device or under vmap, cannot be looked at
+        in_order(cos, sin)
+    at = torch.from_numpy(rotary.rows_at(x.shape, _on_processor("positions", positions), len(cos)))
     return _turned(x, cos[at.to(cos.device)], sin[at.to(sin.device)], named, width)
 
 
@@ -113,9 +117,8 @@ def shift_cached_keys(
     keys: Tensor, shift: int, base: float | Scaling, *, pairing: Pairing | str, rotary_dim: int | None = None
 ) -> Tensor:
     """Move keys that were turned already: see `ropetool.rope.rotary.shift_cached_keys`."""
-    named, keys = layout(pairing), torch.as_tensor(keys)
-    floating("keys", keys.is_floating_point(), keys.dtype)
-    width = rotary.rotary_width(keys.shape[-1], rotary_dim)
+    named, keys = layout(pairing), _floats("keys", keys)
+    width = rotary.keys_width(keys.shape, rotary_dim)
     cos, sin = rotary.shift_tables(shift, width, base)
     return _turned(keys, torch.from_numpy(cos), torch.from_numpy(sin), named, width)
 
@@ -126,8 +129,21 @@ def _turned(x: Tensor, cos: Tensor, sin: Tensor, pairing: Pairing, width: int) -
     return torch.cat((turned.to(x.dtype), x[..., width:]), dim=-1)
 
 
-def _on_processor(values: Any) -> Any:
-    return values.detach().cpu().numpy() if isinstance(values, Tensor) else values
+def _tensor(name: str, value: Any) -> Tensor:
+    try:
+        return torch.as_tensor(value)
+    except (TypeError, ValueError, RuntimeError) as error:  # rows of different lengths, None, an array run backwards
+        raise EncodingError(f"{name} cannot be taken as a tensor: {error}", argument=name) from None
+
+
+def _floats(name: str, value: Any) -> Tensor:
+    found = _tensor(name, value)
+    floating(name, found.is_floating_point() and found.dtype.itemsize >= 2, found.dtype)
+    return found
+
+
+def _on_processor(name: str, values: Any) -> Any:
+    return array(name, values.detach().cpu()) if isinstance(values, Tensor) else values
 
 
 def sinusoidal(seq_len: int, d: int) -> Tensor:
@@ -146,22 +162,28 @@ class LearnedPositions(nn.Module):
     The rows are the parameter ``weight``, so that the state of an ``nn.Embedding`` (GPT-2's ``wpe``) loads into it.
     """
 
-    def __init__(self, max_len: int, d: int, table: Tensor | None = None) -> None:
+    def __init__(self, max_len: int, d: int, table: Any = None) -> None:
         super().__init__()
         self.max_len, self.d = whole("max_len", max_len, least=1), whole("d", d, least=1)
-        rows = torch.empty(self.max_len, self.d).normal_(std=encodings.FIRST_SPREAD) if table is None else table
-        fits("table", rows.shape, (self.max_len, self.d))
+        shape = (self.max_len, self.d)
+        rows = torch.empty(shape).normal_(std=encodings.FIRST_SPREAD) if table is None else _floats("table", table)
+        fits("table", rows.shape, shape)
         self.weight = nn.Parameter(rows.detach().clone())
 
     def forward(self, positions: Any) -> Tensor:
         """The rows of ``positions`` [...], shape [..., d]; raises `PositionError` for one that has none."""
-        at = places(_on_processor(positions), self.max_len, encodings.LEARNED)
+        at = places(_on_processor("positions", positions), self.max_len, encodings.LEARNED)
         return self.weight[torch.from_numpy(at).to(self.weight.device)]
 
 
 def shaw_scores(q: Tensor, k: Tensor, vectors: Tensor, *, first_query: int | None = None) -> Tensor:
-    """Scores with Shaw's relative vectors, [..., Tq, Tk]: see `ropetool.rope.encodings.shaw_scores`."""
-    q, k, vectors = (torch.as_tensor(given) for given in (q, k, vectors))
+    """Scores with Shaw's relative vectors, [..., Tq, Tk]: see `ropetool.rope.encodings.shaw_scores`.
+
+    In the widest of the three dtypes, as with arrays.
+    """
+    q, k, vectors = _floats("q", q), _floats("k", k), _floats("vectors", vectors)
+    widest = functools.reduce(torch.promote_types, (q.dtype, k.dtype, vectors.dtype))
+    q, k, vectors = (given.to(widest) for given in (q, k, vectors))
     index = torch.from_numpy(encodings.shaw_index(q.shape, k.shape, vectors.shape, first_query)).to(q.device)
     queries = torch.arange(q.shape[-2], device=q.device)[:, None]
     return q @ k.transpose(-1, -2) + (q @ vectors.T)[..., queries, index]
@@ -170,14 +192,14 @@ def shaw_scores(q: Tensor, k: Tensor, vectors: Tensor, *, first_query: int | Non
 def t5_buckets(distances: Any, *, buckets: int, max_distance: int, bidirectional: bool) -> Tensor:
     """The bucket of each distance: see `ropetool.rope.encodings.t5_buckets`."""
     found = encodings.t5_buckets(
-        _on_processor(distances), buckets=buckets, max_distance=max_distance, bidirectional=bidirectional
+        _on_processor("distances", distances), buckets=buckets, max_distance=max_distance, bidirectional=bidirectional
     )
     return torch.from_numpy(np.asarray(found))
 
 
 def t5_bias(seq_len: int, table: Tensor, *, bidirectional: bool, max_distance: int) -> Tensor:
     """T5's relative bias, [H, T, T]: see `ropetool.rope.encodings.t5_bias`."""
-    table = torch.as_tensor(table)
+    table = _tensor("table", table)
     index = encodings.t5_index(seq_len, table.shape, bidirectional=bidirectional, max_distance=max_distance)
     return table[torch.from_numpy(index).to(table.device)].permute(2, 0, 1)
 

@@ -59,18 +59,37 @@ def layout(pairing: Pairing | str) -> Pairing:
         raise EncodingError(f"pairing is {pairing!r}; the two layouts are {known}", pairing=pairing) from None
 
 
+def array(name: str, value: Any, hint: str = "") -> npt.NDArray[Any]:
+    """What is given as an array; raises `EncodingError`, which ends with ``hint``, where numpy cannot take it."""
+    try:
+        return np.asarray(value)
+    except (TypeError, ValueError, RuntimeError) as error:  # rows of different lengths; a tensor in bfloat16, on a GPU
+        raise EncodingError(f"{name} cannot be taken as an array: {error}{hint}", argument=name) from None
+
+
 def floating(name: str, is_floating: bool, dtype: Any) -> None:
-    """Raises `EncodingError` for a vector of whole numbers: turned and rounded, it would be another vector."""
+    """Raises `EncodingError` for whole numbers: turned and rounded, a vector would be another, and sums overflow.
+
+    Numbers of 8 bits are none to compute with either: they count with a scale that is kept beside them.
+    """
     if not is_floating:
-        raise EncodingError(f"{name} is {dtype}; it must be of floating-point numbers", dtype=str(dtype))
+        said = f"{name} is {dtype}; it must be of floating-point numbers, of 16 bits or more"
+        raise EncodingError(said, dtype=str(dtype))
 
 
-def whole_numbers(name: str, values: npt.ArrayLike) -> Indices:
+def ranked(name: str, shape: Shape, least: int, wanted: str) -> None:
+    """Raises `EncodingError` for a shape of fewer than ``least`` dimensions; ``wanted`` is how it should be."""
+    if len(shape) < least:
+        said = f"{name} has the shape {list(shape)}; it must be {wanted}"
+        raise EncodingError(said, **{name: list(shape)}, wanted=wanted)
+
+
+def whole_numbers(name: str, values: npt.ArrayLike) -> npt.NDArray[np.integer[Any]]:
     """An array of whole numbers; raises `EncodingError` for one of others."""
-    found = np.asarray(values)
+    found = array(name, values)
     if found.size and found.dtype.kind not in "iu":
         raise EncodingError(f"{name} are whole numbers, not {found.dtype}", dtype=str(found.dtype))
-    return found.astype(np.int64)
+    return found if found.size else found.astype(np.int64)
 
 
 def places(positions: npt.ArrayLike, rows: int, what: str) -> Indices:
@@ -88,4 +107,37 @@ def places(positions: npt.ArrayLike, rows: int, what: str) -> Indices:
             position=worst,
             rows=rows,
         )
-    return found
+    return found.astype(np.int64)
+
+
+def in_order(cos: Any, sin: Any) -> None:
+    """Raises `EncodingError` for two tables that are in each other's place, or have a column for each coordinate.
+
+    Row 0 tells the first, where it is that of position 0: cos is the attention factor there, and sin is 0. Columns
+    tell the second, since no two pairs of `rope_cache` turn alike. transformers writes each column twice, and where
+    half of a head turns that is as many columns as a whole head has pairs.
+    """
+    if len(cos) and bool((cos[:1] == 0).all()) and bool((sin[:1] > 0).all()):
+        raise EncodingError(
+            "cos is 0 in the whole of row 0 and sin is not, but nothing turns at position 0, where sin is 0: the two "
+            "tables are in each other's place. Give cos first, then sin",
+            swapped=True,
+        )
+    columns = cos.shape[1]
+    for twice in (_halves, _neighbours) if columns % 2 == 0 else ():
+        # the last row first: it tells nearly always, and tables may be long
+        if twice(cos[-1:]) and twice(sin[-1:]) and twice(cos) and twice(sin) and bool((sin != 0).any()):
+            raise EncodingError(
+                f"cos and sin have each of {columns // 2} columns twice, as transformers has them: a column is for a "
+                f"pair, not for a coordinate. Give the {columns // 2} different ones, and rotary_dim={columns}",
+                columns=columns,
+            )
+
+
+def _halves(table: Any) -> bool:
+    half = table.shape[1] // 2
+    return bool((table[:, :half] == table[:, half:]).all())
+
+
+def _neighbours(table: Any) -> bool:
+    return bool((table[:, 0::2] == table[:, 1::2]).all())

@@ -16,12 +16,25 @@ into the softmax. Everything is numpy, computed in float64 unless it is given in
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ropetool.errors import EncodingError
-from ropetool.rope.arguments import AnyFloats, Indices, Shape, even, fits, places, whole, whole_numbers
+from ropetool.rope.arguments import (
+    AnyFloats,
+    Indices,
+    Shape,
+    array,
+    even,
+    fits,
+    floating,
+    places,
+    ranked,
+    whole,
+    whole_numbers,
+)
 from ropetool.rope.frequencies import Floats, plain_inv_freq
 
 # The base of the sinusoidal table (Vaswani et al., arXiv:1706.03762, section 3.5): part of the definition, no setting.
@@ -29,6 +42,9 @@ SINUSOIDAL_BASE = 10000.0
 # The spread of GPT-2's first rows (openai/gpt-2, src/model.py, `wpe`).
 FIRST_SPREAD = 0.01
 LEARNED = "the learned table"
+IN_TORCH = ". LearnedPositions of ropetool.models.rotary takes tensors"
+# The largest distance of which int64 has the negative too.
+FARTHEST = 2**63 - 1
 
 
 def sinusoidal(seq_len: int, d: int) -> Floats:
@@ -84,13 +100,13 @@ class LearnedPositions:
 
     Nothing says what row ``max_len`` would be, and no two rows are related by their positions: the table is a hard
     ceiling. A position beyond it, or below 0, is a `PositionError`, never another position's row. Raises
-    `EncodingError` for a table of another shape.
+    `EncodingError` for a table of another shape, and for a tensor that is no array (in bfloat16, on a GPU, learning).
     """
 
     def __init__(self, max_len: int, d: int, table: npt.ArrayLike | None = None) -> None:
         self.max_len, self.d = whole("max_len", max_len, least=1), whole("d", d, least=1)
         fresh = np.random.default_rng(0).normal(scale=FIRST_SPREAD, size=(self.max_len, self.d))
-        self.table: AnyFloats = fresh if table is None else np.asarray(table)
+        self.table: AnyFloats = fresh if table is None else array("table", table, IN_TORCH)
         fits("table", self.table.shape, (self.max_len, self.d))
 
     def __call__(self, positions: npt.ArrayLike) -> AnyFloats:
@@ -113,9 +129,11 @@ def shaw_scores(q: AnyFloats, k: AnyFloats, vectors: AnyFloats, *, first_query: 
     for Tq x Tk of them. With a cache there are fewer queries than keys: ``first_query`` is the position of the first.
 
     Raises `EncodingError` for an even number of vectors (there is a middle one, for distance 0), widths that differ,
-    or another number of keys than of queries without ``first_query``.
+    whole numbers, or another number of keys than of queries without ``first_query``.
     """
-    q, k, vectors = np.asarray(q), np.asarray(k), np.asarray(vectors)
+    q, k, vectors = array("q", q), array("k", k), array("vectors", vectors)
+    for name, given in (("q", q), ("k", k), ("vectors", vectors)):
+        floating(name, given.dtype.kind == "f", given.dtype)
     index = shaw_index(q.shape, k.shape, vectors.shape, first_query)
     by_vector = q @ vectors.T
     queries = np.arange(q.shape[-2])[:, None]
@@ -124,6 +142,8 @@ def shaw_scores(q: AnyFloats, k: AnyFloats, vectors: AnyFloats, *, first_query: 
 
 def shaw_index(q: Shape, k: Shape, vectors: Shape, first_query: int | None = None) -> Indices:
     """Which vector each query has for each key, [Tq, Tk], by the shapes of q, k and the vectors (see `shaw_scores`)."""
+    ranked("q", q, 2, "[..., queries, d]")
+    ranked("k", k, 2, "[..., keys, d]")
     if len(vectors) != 2 or vectors[0] % 2 == 0:
         raise EncodingError(
             f"vectors have the shape {list(vectors)}; they must be [2K + 1, d], one for each distance from -K to K",
@@ -134,6 +154,11 @@ def shaw_index(q: Shape, k: Shape, vectors: Shape, first_query: int | None = Non
             f"q has the width {q[-1]}, k {k[-1]} and the vectors {vectors[-1]}; they must be the same",
             widths=[q[-1], k[-1], vectors[-1]],
         )
+    try:
+        np.broadcast_shapes(q[:-2], k[:-2])
+    except ValueError:
+        said = f"q has the shape {list(q)} and k {list(k)}; but for tokens they must be the same, or have 1"
+        raise EncodingError(said, q=list(q), k=list(k)) from None
     if first_query is None and q[-2] != k[-2]:
         raise EncodingError(
             f"there are {q[-2]} queries and {k[-2]} keys: name the position of the first query (first_query; "
@@ -142,7 +167,9 @@ def shaw_index(q: Shape, k: Shape, vectors: Shape, first_query: int | None = Non
             keys=k[-2],
         )
     clip = vectors[0] // 2
-    queries = np.arange(q[-2]) + whole("first_query", first_query or 0, least=0)
+    # beyond the keys by K, all are as far: a number that int64 cannot hold is no other query's
+    first = min(whole("first_query", first_query or 0, least=0), k[-2] + clip)
+    queries = np.arange(q[-2]) + first
     return np.asarray(np.clip(np.arange(k[-2]) - queries[:, None], -clip, clip) + clip, dtype=np.int64)
 
 
@@ -161,7 +188,7 @@ def t5_buckets(distances: npt.ArrayLike, *, buckets: int, max_distance: int, bid
     Raises `EncodingError` for distances that are no whole numbers, buckets that do not divide in two, or a
     ``max_distance`` that the exact buckets already reach.
     """
-    found = whole_numbers("distances", distances)
+    found = _in_int64(whole_numbers("distances", distances))
     each = _buckets_each(buckets, bidirectional)
     exact = each // 2
     if whole("max_distance", max_distance) <= exact:
@@ -178,6 +205,13 @@ def t5_buckets(distances: npt.ArrayLike, *, buckets: int, max_distance: int, bid
     logarithmic = np.minimum(exact + np.floor(steps + 1e-9).astype(np.int64), each - 1)
     bucket = np.where(apart < exact, apart, logarithmic) + (each * behind if bidirectional else 0)
     return np.asarray(bucket, dtype=np.int64)
+
+
+def _in_int64(distances: npt.NDArray[np.integer[Any]]) -> Indices:
+    """Distances that int64 and their negatives cannot hold are the farthest that it can: in the same bucket."""
+    if distances.dtype.kind == "u":
+        return np.minimum(distances.astype(np.uint64), FARTHEST).astype(np.int64)
+    return np.maximum(distances.astype(np.int64), -FARTHEST)
 
 
 def _buckets_each(buckets: int, bidirectional: bool) -> int:
@@ -198,7 +232,7 @@ def t5_bias(seq_len: int, table: AnyFloats, *, bidirectional: bool, max_distance
 
     Raises `EncodingError` as `t5_buckets` does.
     """
-    table = np.asarray(table)
+    table = array("table", table)
     index = t5_index(seq_len, table.shape, bidirectional=bidirectional, max_distance=max_distance)
     return np.asarray(np.moveaxis(table[index], -1, 0))
 

@@ -22,6 +22,7 @@ from ropetool.rope.values import Block, agree, count, fault, flag, number, numbe
 Floats = npt.NDArray[np.float64]
 ORIGINAL, MAX_LENGTH = "original_max_position_embeddings", "max_position_embeddings"
 MSCALES = ("short_mscale", "long_mscale")
+ABOVE_1 = "a base must be above 1, or no pair is slower than the next"
 
 
 def plain_inv_freq(theta: float, rotary_dim: int) -> Floats:
@@ -74,13 +75,17 @@ def ntk_theta(theta: float, factor: float, rotary_dim: int) -> float:
     """The base that NTK-aware scaling sets: theta * factor^(R/(R-2)) (Peng et al., arXiv:2309.00071, eq. 16).
 
     The slowest pair is interpolated by exactly the factor, the fastest is left alone. Raises `ConfigError` for a
-    single pair, which has no exponent.
+    single pair, which has no exponent, and for a factor so small that the base is not above 1.
     """
     if rotary_dim < 4:
         raise ConfigError(
             f"NTK-aware scaling needs two pairs at least; the rotary width is {rotary_dim}", key="head_dim"
         )
-    return float(theta * factor ** (rotary_dim / (rotary_dim - 2)))
+    base = float(theta * factor ** (rotary_dim / (rotary_dim - 2)))
+    if base <= 1:
+        said = f"NTK-aware scaling by the factor {factor:g} makes {base:g} of the base {theta:g}; {ABOVE_1}"
+        raise ConfigError(said, key="factor")
+    return base
 
 
 @dataclass(frozen=True)
@@ -313,7 +318,7 @@ def _linear(block: Block, theta: float, max_length: int | None) -> Scaling:
 def _dynamic(block: Block, theta: float, max_length: int | None) -> Scaling:
     if max_length is None:
         raise fault(MAX_LENGTH, "is missing, and dynamic takes the trained length from it")
-    return Dynamic(theta, _factor(block), max_length)
+    return Dynamic(theta, _factor(block), count({MAX_LENGTH: max_length}, MAX_LENGTH))
 
 
 def _yarn(block: Block, theta: float, max_length: int | None) -> Scaling:
@@ -389,5 +394,5 @@ def scaling_from_block(block: Block, theta: float, max_length: int | None) -> Sc
         if block.get(key) is not None and name not in ("default", "longrope"):
             raise fault(key, f"is read beside longrope only, not beside {name}", block[key])
     if number({"rope_theta": theta}, "rope_theta") <= 1:
-        raise fault("rope_theta", f"is {theta:g}; a base must be above 1, or no pair is slower than the next", theta)
+        raise fault("rope_theta", f"is {theta:g}; {ABOVE_1}", theta)
     return METHODS[name](block, theta, max_length)

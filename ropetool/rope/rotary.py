@@ -21,7 +21,21 @@ import numpy as np
 import numpy.typing as npt
 
 from ropetool.errors import EncodingError, MethodError
-from ropetool.rope.arguments import AnyFloats, Indices, Shape, even, fits, floating, layout, places, whole
+from ropetool.rope.arguments import (
+    AnyFloats,
+    Indices,
+    Shape,
+    array,
+    even,
+    fits,
+    floating,
+    in_order,
+    layout,
+    places,
+    ranked,
+    whole,
+)
+from ropetool.rope.checked import checked
 from ropetool.rope.frequencies import Default, Floats, Scaling
 from ropetool.rope.layout import Pairing
 from ropetool.rope.pairing import pairs
@@ -57,7 +71,7 @@ def rope_cache(seq_len: int, d_head: int, base: float | Scaling) -> tuple[Table,
     ====================================================  ========  =========  ===========
 
     Raises `EncodingError` for an odd ``d_head``, no tokens, or a base that is not above 1; `ConfigError` for numbers
-    with which a method cannot be computed.
+    of a method that no config may hold (a factor below 1), or with which it cannot be computed.
     """
     seq_len, scaling = whole("seq_len", seq_len, least=1), scaling_of(base)
     angles_rad = np.arange(seq_len, dtype=np.float64)[:, None] * _inv_freq(scaling, even("d_head", d_head), seq_len)
@@ -66,14 +80,14 @@ def rope_cache(seq_len: int, d_head: int, base: float | Scaling) -> tuple[Table,
 
 
 def scaling_of(base: float | Scaling) -> Scaling:
-    """A scaling method as it is, a number as the base of plain RoPE."""
+    """A scaling method as it is, once its numbers are checked; a number as the base of plain RoPE."""
     scaling = base if isinstance(base, Scaling) else Default(base)
     theta = scaling.theta
     if not isinstance(theta, Real) or not 1 < theta < math.inf:
         raise EncodingError(
             f"the base is {theta!r}; it must be a number above 1, or no pair is slower than the next", base=theta
         )
-    return scaling
+    return checked(scaling)
 
 
 def _inv_freq(scaling: Scaling, rotary_dim: int, length: int | None = None) -> Floats:
@@ -108,11 +122,13 @@ def apply_rope(
     stay. Values (v) have no position and are not turned.
 
     Raises `PositionError` for a position beyond the tables; `EncodingError` for tables that were rounded to 16 bits,
-    shapes that do not fit, or a pairing that is neither.
+    that are in each other's place (which is seen where they begin at position 0), or that have every column twice, as
+    transformers' have; for shapes that do not fit, or a pairing that is neither.
     """
-    named, x, cos, sin = layout(pairing), np.asarray(x), np.asarray(cos), np.asarray(sin)
+    named, x, cos, sin = layout(pairing), array("x", x), array("cos", cos), array("sin", sin)
     floating("x", x.dtype.kind == "f", x.dtype)
     width = checked_width(x.shape, cos, sin, rotary_dim)
+    in_order(cos, sin)
     at = rows_at(x.shape, positions, len(cos))
     return _turned(x, cos[at], sin[at], named, width)
 
@@ -138,10 +154,10 @@ def rotary_width(head_dim: int, rotary_dim: int | None) -> int:
 
 def checked_width(x: Shape, cos: Any, sin: Any, rotary_dim: int | None) -> int:
     """How many coordinates of x turn by two tables (arrays, tensors); raises `EncodingError` if they do not fit."""
-    if len(x) < 2:
-        raise EncodingError(f"x has the shape {list(x)}; it must be [..., tokens, head_dim]", x=list(x))
+    ranked("x", x, 2, "[..., tokens, head_dim]")
     width = rotary_width(x[-1], rotary_dim)
     for name, table in (("cos", cos), ("sin", sin)):
+        ranked(name, tuple(table.shape), 2, "[tokens, pairs]")
         fits(name, tuple(table.shape), (len(cos), width // 2), COLUMNS)
         dtype = str(table.dtype).removeprefix("torch.")
         if dtype not in WIDE:
@@ -194,12 +210,19 @@ def shift_cached_keys(
     * dynamic and LongRoPE: refused. Their frequencies follow the length in play, so that a key cached at one length was
       turned by other frequencies than the same key at another, and a shift by either leaves the wrong angle.
 
-    Raises `MethodError` for these two, `EncodingError` for widths that do not fit, and for another pairing.
+    Raises `MethodError` for these two, `EncodingError` for widths that do not fit, and for another pairing;
+    `ConfigError` for numbers of a method, as `rope_cache` does.
     """
-    named, keys = layout(pairing), np.asarray(keys)
+    named, keys = layout(pairing), array("keys", keys)
     floating("keys", keys.dtype.kind == "f", keys.dtype)
-    width = rotary_width(keys.shape[-1], rotary_dim)
+    width = keys_width(keys.shape, rotary_dim)
     return _turned(keys, *shift_tables(shift, width, base), named, width)
+
+
+def keys_width(keys: Shape, rotary_dim: int | None) -> int:
+    """How many coordinates of cached keys turn, by their shape; raises `EncodingError` as `rotary_width` does."""
+    ranked("keys", keys, 1, "[..., tokens, head_dim]")
+    return rotary_width(keys[-1], rotary_dim)
 
 
 def shift_tables(shift: int, width: int, base: float | Scaling) -> tuple[Table, Table]:

@@ -14,7 +14,7 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply
 from transformers.models.t5.modeling_t5 import T5Attention
 
 from ropetool import encodings
-from ropetool.errors import EncodingError, MethodError, PositionError
+from ropetool.errors import ConfigError, EncodingError, MethodError, PositionError
 from ropetool.models import rotary
 from ropetool.models.rotary import Rotary
 from ropetool.rope import encodings as numpy_encodings
@@ -191,6 +191,36 @@ def test_a_given_table_is_copied_and_a_fresh_one_drawn_as_gpt2_draws_it() -> Non
     assert float(fresh.detach().std()) == pytest.approx(0.01, rel=0.02)
 
 
+@pytest.mark.parametrize("table", [np.ones((3, 2)), np.ones((3, 2), np.float16), [[1.0, 1.0]] * 3], ids=type)
+def test_a_table_may_be_an_array_or_a_list(table: Any) -> None:
+    ours = rotary.LearnedPositions(3, 2, table)
+    assert ours.weight.requires_grad
+    assert ours([0, 2]).tolist() == [[1.0, 1.0]] * 2
+
+
+@pytest.mark.parametrize("at", range(3))
+@pytest.mark.parametrize(("one", "others", "widest"), [
+    (torch.float64, torch.float32, torch.float64), (torch.bfloat16, torch.float32, torch.float32),
+    (torch.float16, torch.bfloat16, torch.float32),
+])  # fmt: skip
+def test_shaws_scores_are_in_the_widest_dtype(
+    at: int, one: torch.dtype, others: torch.dtype, widest: torch.dtype
+) -> None:
+    given = [torch.from_numpy(x).to(one if i == at else others) for i, x in enumerate((X, KEYS, SHAW))]
+    found = rotary.shaw_scores(*given)
+    assert found.dtype == widest
+    torch.testing.assert_close(found, rotary.shaw_scores(*(x.to(widest) for x in given)), rtol=0, atol=0)
+
+
+def test_tables_without_numbers_are_not_looked_at() -> None:
+    x, cos, sin = torch.from_numpy(X), torch.from_numpy(COS), torch.from_numpy(SIN)
+    found = rotary.apply_rope(x.to("meta"), cos.to("meta"), sin.to("meta"), pairing="half")
+    assert (found.device.type, found.shape) == ("meta", x.shape)
+    each = torch.func.vmap(lambda q, c, s: rotary.apply_rope(q, c, s, pairing="half"))
+    expected = rotary.apply_rope(x, cos, sin, pairing="half")
+    torch.testing.assert_close(each(x, cos.expand(2, -1, -1), sin.expand(2, -1, -1)), expected)
+
+
 REFUSED: tuple[tuple[Callable[[], object], type[Exception], str], ...] = (
     (lambda: rotary.apply_rope(torch.from_numpy(X), COS[:5], SIN[:5], pairing="half"), PositionError, "position 8 "),
     (lambda: rotary.apply_rope(torch.from_numpy(X), COS, SIN, pairing="neox"), EncodingError, "'neox'"),
@@ -209,6 +239,26 @@ REFUSED: tuple[tuple[Callable[[], object], type[Exception], str], ...] = (
     (lambda: rotary.shaw_scores(torch.zeros(3, 4), torch.zeros(3, 4), torch.zeros(4, 4)), EncodingError, "2K"),
     (lambda: rotary.t5_bias(3, torch.zeros(32), bidirectional=True, max_distance=64), EncodingError, "buckets, heads"),
     (lambda: rotary.LearnedPositions(0, 8), EncodingError, "max_len is 0"),
+    (lambda: rotary.LearnedPositions(2, 1, [[1], [2]]), EncodingError, "table is torch.int64; it must be of floating"),
+    (lambda: rotary.LearnedPositions(2, 1, [[1.0], []]), EncodingError, "table cannot be taken as a tensor: "),
+    (lambda: rotary.LearnedPositions(2, 1)(torch.ones(1).bfloat16()), EncodingError, "positions cannot be taken as an"),
+    (lambda: rotary.shift_cached_keys(torch.tensor(1.0), 1, 1e4, pairing="half"), EncodingError, r"keys has .* \[\]"),
+    (lambda: rotary.shift_cached_keys(torch.zeros(3, 4), 1, Yarn(1e4, 4.0, 0), pairing="half"), ConfigError, "Yarn's "),
+    (lambda: rotary.apply_rope(torch.from_numpy(X), SIN, COS, pairing="half"), EncodingError, "in each other's place"),
+    (
+        lambda: rotary.apply_rope(torch.from_numpy(X), *(np.tile(t[:, :4], 2) for t in (COS, SIN)), pairing="half"),
+        EncodingError, "each of 4 columns twice",
+    ),
+    (lambda: rotary.apply_rope(torch.from_numpy(X), COS[::-1], SIN, pairing="half"), EncodingError, "cos cannot be"),
+    *(
+        (lambda d=dtype: rotary.apply_rope(torch.ones(3, D).to(d), COS, SIN, pairing="half"), EncodingError, "float8")
+        for dtype in (torch.float8_e4m3fn, torch.float8_e5m2)
+    ),
+    (lambda: rotary.shaw_scores(torch.zeros(4), torch.zeros(3, 4), torch.zeros(5, 4)), EncodingError, "q has the sha"),
+    (
+        lambda: rotary.shaw_scores(*(torch.zeros(3, 4, dtype=torch.int8) for _ in range(3))),
+        EncodingError, "q is torch.int8; it must be of floating-point",
+    ),
 )  # fmt: skip
 
 

@@ -215,6 +215,12 @@ def test_with_a_cache_the_last_queries_have_the_last_rows() -> None:
         shaw_scores(q[5:], k, vectors)
 
 
+@pytest.mark.parametrize("first", [6, 7, 1000, 2**63 - 1, 2**63, 2**70])
+def test_queries_beyond_all_keys_see_them_all_as_farthest(first: int) -> None:
+    q, k, vectors = RNG.normal(size=(3, 6)), RNG.normal(size=(4, 6)), RNG.normal(size=(5, 6))
+    np.testing.assert_allclose(shaw_scores(q, k, vectors, first_query=first), q @ (k + vectors[0]).T)
+
+
 # --- T5 -------------------------------------------------------------------------------------------------------------
 
 BUCKETS = ((32, 128), (64, 256), (32, 1000), (8, 20), (12, 40), (4, 3), (36, 64), (128, 2048))
@@ -293,6 +299,17 @@ def test_the_bias_is_that_of_t5s_encoder_and_decoder(decoder: bool, tokens: int)
         assert np.abs(other - theirs).max() > 0.1
 
 
+@pytest.mark.parametrize("bidirectional", [True, False])
+@pytest.mark.parametrize("distance", [-(2**63), 1 - 2**63, 2**63 - 1, 2**63, 2**64 - 1, 200, -128])
+def test_the_farthest_distances_are_in_the_last_bucket_of_their_side(distance: int, bidirectional: bool) -> None:
+    numbers = {"buckets": 32, "max_distance": 128, "bidirectional": bidirectional}
+    last = t5_buckets([-1000, 1000], **numbers)
+    kinds = [kind for kind in "bBhHiIlL" if np.iinfo(kind).min <= distance <= np.iinfo(kind).max]
+    assert kinds
+    for kind in kinds:
+        assert t5_buckets(np.array([distance], kind), **numbers) == last[int(distance > 0)], kind
+
+
 # --- ALiBi ----------------------------------------------------------------------------------------------------------
 
 
@@ -348,6 +365,20 @@ REFUSED: tuple[tuple[Callable[[], object], str], ...] = (
     (lambda: shaw_scores(WIDE_8, WIDE_16, np.zeros((5, 8))), "q has the width 8, k 16 and the vectors 8"),
     (lambda: shaw_scores(WIDE_8, WIDE_8, np.zeros((5, 16))), "q has the width 8, k 8 and the vectors 16"),
     (lambda: shaw_scores(WIDE_8, WIDE_8, np.zeros((5, 8)), first_query=-1), "first_query is -1"),
+    (lambda: shaw_scores(WIDE_8[0], WIDE_8, np.zeros((5, 8))), r"q has the shape \[8\]; .* \[..., queries, d\]"),
+    (lambda: shaw_scores(WIDE_8, WIDE_8[0], np.zeros((5, 8))), r"k has the shape \[8\]; it must be \[..., keys, d\]"),
+    (lambda: shaw_scores(WIDE_8[0], WIDE_8[0], np.zeros((5, 8))), r"q has the shape \[8\]"),
+    (lambda: shaw_scores(WIDE_8.astype(np.int8), WIDE_8, np.zeros((5, 8))), "q is int8; it must be of floating-point"),
+    (lambda: shaw_scores(WIDE_8, WIDE_8.astype(bool), np.zeros((5, 8))), "k is bool"),
+    (lambda: shaw_scores(WIDE_8, WIDE_8, np.zeros((5, 8), int)), "vectors is int64"),
+    (lambda: shaw_scores(np.zeros((2, 4, 8)), np.zeros((3, 4, 8)), np.zeros((5, 8))), r"\[2, 4, 8\] and k \[3, 4, 8\]"),
+    (lambda: shaw_scores([[1.0], [1.0, 2.0]], WIDE_8, np.zeros((5, 8))), "q cannot be taken as an array"),
+    (
+        lambda: LearnedPositions(3, 4, torch.zeros(3, 4, dtype=torch.bfloat16)),
+        "table cannot be taken as an array: .* ropetool.models.rotary takes tensors",
+    ),
+    (lambda: LearnedPositions(3, 4, torch.zeros(3, 4, requires_grad=True)), "table cannot be .* requires grad"),
+    (lambda: t5_buckets([2**64], buckets=32, max_distance=128, bidirectional=True), "whole numbers, not object"),
     (lambda: t5_bias(8, np.zeros(32), bidirectional=True, max_distance=128), r"\[32\]; it must be \[buckets, heads\]"),
     (lambda: t5_bias(8, np.zeros((31, 2)), bidirectional=True, max_distance=128), "31 buckets; .* even, and 4 or more"),
     (lambda: t5_bias(8, np.zeros((2, 2)), bidirectional=True, max_distance=128), "2 buckets; .* even, and 4 or more"),

@@ -429,7 +429,82 @@ def test_many_shifts_round_many_times(pairing: str) -> None:
     assert off[0] < 2**-10 < 2**-9 < off[1]
 
 
+# --- tables in order ------------------------------------------------------------------------------------------------
+
+IN_ORDER = {**{name: scaling for name, (scaling, _) in METHODS.items()}, "nothing turns": Proportional(1e4, 0.01)}
+
+
+EVERY = (2, 4, 6, 8, D, 128)
+# NTK-aware scaling has no single pair, and the lists of LongRoPE are for one width.
+WIDTHS = {"ntk": EVERY[1:], "dynamic": EVERY[1:], "longrope": (D,)}
+
+
+def halves(table: np.ndarray) -> np.ndarray:
+    return np.tile(table, 2)
+
+
+def neighbours(table: np.ndarray) -> np.ndarray:
+    return np.repeat(table, 2, axis=1)
+
+
+@pytest.mark.parametrize("name", IN_ORDER)
+def test_swapped_tables_are_seen_by_their_first_row(name: str) -> None:
+    cos, sin = rope_cache(TRAINED, D, IN_ORDER[name])
+    x = RNG.normal(size=(3, D))
+    apply_rope(x, cos, sin, pairing="half")
+    with pytest.raises(EncodingError, match=r"cos is 0 in the whole of row 0 .* in each other's place"):
+        apply_rope(x, sin, cos, pairing="half")
+
+
+@pytest.mark.parametrize("twice", [halves, neighbours])
+@pytest.mark.parametrize("width", [2, 4, D // 2])
+@pytest.mark.parametrize("base", [1e4, 1.01, 1e18, Yarn(1e4, 4.0, TRAINED), Linear(1e4, 1e12)], ids=repr)
+def test_tables_of_half_a_head_with_every_column_twice_are_no_whole_turn(base, width: int, twice: Callable) -> None:
+    cos, sin = rope_cache(TRAINED, width, base)
+    x = RNG.normal(size=(3, 2 * width))
+    apply_rope(x, cos, sin, pairing="half", rotary_dim=width)
+    for rows in (slice(None), slice(5, None), slice(7, 8)):  # and where they do not begin at position 0
+        with pytest.raises(EncodingError, match=f"each of {width // 2} columns twice.* rotary_dim={width}"):
+            apply_rope(x[:1], twice(cos)[rows], twice(sin)[rows], pairing="half")
+
+
+def test_a_pair_of_transformers_tables_is_such_a_one() -> None:
+    config = GPTNeoXConfig(
+        hidden_size=4 * D, num_attention_heads=4, rope_parameters={"rope_theta": 1e4, "partial_rotary_factor": 0.5}
+    )
+    cos, sin = (t[0].numpy() for t in GPTNeoXRotaryEmbedding(config)(torch.zeros(1), torch.arange(9)[None]))
+    with pytest.raises(EncodingError, match=r"each of 4 columns twice.* rotary_dim=8"):
+        apply_rope(RNG.normal(size=(9, D)), cos, sin, pairing="half")
+
+
+@pytest.mark.parametrize(("name", "width"), [(name, width) for name in IN_ORDER for width in WIDTHS.get(name, EVERY)])
+def test_tables_of_rope_cache_are_in_order_whatever_their_rows(name: str, width: int) -> None:
+    """Those of position 0 alone have equal columns, and so have those of pairs that do not turn."""
+    cos, sin = rope_cache(4 * TRAINED, width, IN_ORDER[name])
+    for rows in (slice(None), slice(1), *(slice(at, at + 1) for at in range(4 * TRAINED))):
+        x = RNG.normal(size=(1, width))
+        assert apply_rope(x, cos[rows], sin[rows], pairing="half").shape == x.shape
+
+
+def test_no_rows_for_no_tokens() -> None:
+    assert apply_rope(np.zeros((0, D)), COS[:0], SIN[:0], pairing="half").shape == (0, D)
+
+
 # --- what cannot be -------------------------------------------------------------------------------------------------
+
+
+class OfTheirOwn(Scaling):
+    """A method of another module: one frequency, its name unknown to configs."""
+
+    name = "of their own"
+
+    def __init__(self, theta: float, frequency: float) -> None:
+        super().__init__(theta)
+        object.__setattr__(self, "frequency", frequency)
+
+    def inv_freq(self, rotary_dim: int, length: int | None = None) -> np.ndarray:
+        return np.full(rotary_dim // 2, self.frequency)
+
 
 X, COS, SIN = np.zeros((2, 3, 5, D)), *rope_cache(8, D, 1e4)
 HALF = {"pairing": "half"}
@@ -442,11 +517,13 @@ REFUSED: tuple[tuple[Callable[[], object], type[Exception], str], ...] = (
     (lambda: rope_cache(8, D, True), EncodingError, "the base is True"),
     (lambda: rope_cache(8, D, "10000"), EncodingError, "the base is '10000'"),
     (lambda: rope_cache(8, D, Yarn(0.5, 4.0, 64)), EncodingError, "the base is 0.5"),
-    (lambda: rope_cache(8, D, Linear(1e4, -2.0)), EncodingError, "frequencies -0.5 to .*; they must be finite"),
-    (lambda: rope_cache(8, D, Linear(1e4, math.nan)), EncodingError, "they must be finite"),
-    (lambda: rope_cache(8, D, Linear(1e4, 1e-320)), EncodingError, "to inf; they must be finite"),
+    (lambda: rope_cache(8, D, Linear(1e4, -2.0)), ConfigError, "Linear's factor is held to .* not -2.0"),
+    (lambda: rope_cache(8, D, OfTheirOwn(1e4, -2.0)), EncodingError, "frequencies -2 to .*; they must be finite"),
+    (lambda: rope_cache(8, D, OfTheirOwn(1e4, math.nan)), EncodingError, "they must be finite"),
+    (lambda: rope_cache(8, D, OfTheirOwn(1e4, 1e320)), EncodingError, "to inf; they must be finite"),
     (lambda: rope_cache(8, D, LongRope(1e4, (1.0,), (1.0,), 64, 4.0)), ConfigError, "needs rotary/2 = 8 factors"),
     (lambda: rope_cache(8, 2, NtkAware(1e4, 4.0)), ConfigError, "two pairs at least"),
+    (lambda: rope_cache(8, D, NtkAware(1e4, 1e-4)), ConfigError, "makes 0.26.* of the base 10000"),
     (lambda: apply_rope(X, COS, SIN, pairing="neox"), EncodingError, "'neox'; the two layouts are 'half' and 'inter"),
     (lambda: apply_rope(X, COS[:4], SIN[:4], **HALF), PositionError, "position 4 .* 4 rows are for positions 0 to 3"),
     (lambda: apply_rope(X, COS, SIN, positions=[0, 1, 2, 3, 8], **HALF), PositionError, "position 8 .* 0 to 7"),
@@ -463,6 +540,9 @@ REFUSED: tuple[tuple[Callable[[], object], type[Exception], str], ...] = (
     (lambda: apply_rope(X, COS[:, :4], SIN[:, :4], **HALF), EncodingError, r"cos has the shape \[8, 4\].* rotary_dim"),
     (lambda: apply_rope(X, COS, SIN[:7], **HALF), EncodingError, r"sin has the shape \[7, 8\]; it must be \[8, 8\]"),
     (lambda: apply_rope(X, np.tile(COS, 2), np.tile(SIN, 2), **HALF), EncodingError, "a column for each pair"),
+    (lambda: apply_rope(X, COS[0], SIN[0], **HALF), EncodingError, r"cos has the shape \[8\]; .* \[tokens, pairs\]"),
+    (lambda: apply_rope(X, COS, 0.0, **HALF), EncodingError, r"sin has the shape \[\]"),
+    (lambda: apply_rope([[1.0, 0.0], [1.0]], COS, SIN, **HALF), EncodingError, "x cannot be taken as an array: "),
     (lambda: apply_rope(X, COS, SIN, rotary_dim=18, **HALF), EncodingError, "rotary_dim is 18, and a head has 16"),
     (lambda: apply_rope(X, COS, SIN, rotary_dim=7, **HALF), EncodingError, "rotary_dim is 7; it must be even"),
     (lambda: apply_rope(X, COS.astype(np.float16), SIN, **HALF), EncodingError, "cos is float16; cos and sin stay in"),
@@ -473,6 +553,13 @@ REFUSED: tuple[tuple[Callable[[], object], type[Exception], str], ...] = (
     (lambda: shift_cached_keys(X[..., :3], 1, 1e4, **HALF), EncodingError, "head_dim is 3; it must be even"),
     (lambda: shift_cached_keys(X.astype(int), 1, 1e4, **HALF), EncodingError, "keys is int64"),
     (lambda: shift_cached_keys(X, 1, 0.0, **HALF), EncodingError, "the base is 0.0"),
+    (lambda: shift_cached_keys(np.float64(1), 1, 1e4, **HALF), EncodingError, r"keys has the shape \[\]; it must be"),
+    (lambda: shift_cached_keys(X, 1, Linear(1e4, 0.5), **HALF), ConfigError, "Linear's factor is held to .* not 0.5"),
+    (lambda: shift_cached_keys(X, 1, Dynamic(1e4, 4.0, 0), **HALF), ConfigError, "Dynamic's original_length is held"),
+    (
+        lambda: apply_rope(X, COS, SIN, positions=np.array([0, 1, 2, 3, 2**63], np.uint64), **HALF),
+        PositionError, "position 9223372036854775808 has no row",
+    ),
 )  # fmt: skip
 
 
