@@ -38,25 +38,14 @@ def publish(path: Path, fill: Callable[[int], None], *, sync: bool, mode: int = 
     nothing.
     """
     descriptor = _nameless(path.parent, mode)
-    temporary = None if descriptor is not None else beside(path)
     if descriptor is None:
-        temporary_path = beside(path)
-        with suppress(FileNotFoundError):
-            os.unlink(temporary_path)
-        descriptor = os.open(temporary_path, os.O_RDWR | os.O_CREAT | os.O_EXCL, mode)
+        _renamed(path, fill, mode, sync=sync)
+        return
     try:
         fill(descriptor)
         if sync:
             os.fsync(descriptor)
-        if temporary is None:
-            _name(descriptor, path)
-        else:
-            os.rename(temporary, path)
-    except BaseException:
-        if temporary is not None:
-            with suppress(OSError):
-                os.unlink(temporary)
-        raise
+        _name(descriptor, path)
     finally:
         os.close(descriptor)
     if sync:
@@ -97,13 +86,22 @@ def _name(descriptor: int, path: Path) -> None:
 
 def replace(path: Path, fill: Callable[[int], None], mode: int, *, sync: bool) -> None:
     """Put a new file in the place of ``path`` at once; other names of the old one keep it."""
+
+    def with_mode(descriptor: int) -> None:
+        fill(descriptor)
+        os.fchmod(descriptor, mode)
+
+    _renamed(path, with_mode, 0o600, sync=sync)
+
+
+def _renamed(path: Path, fill: Callable[[int], None], mode: int, *, sync: bool) -> None:
+    """Write a file beside ``path`` and give it that name when it is whole; ``mode`` is the one it is made with."""
     temporary = beside(path)
     with suppress(FileNotFoundError):
         os.unlink(temporary)
-    descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+    descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, mode)
     try:
         fill(descriptor)
-        os.fchmod(descriptor, mode)
         if sync:
             os.fsync(descriptor)
         os.rename(temporary, path)
