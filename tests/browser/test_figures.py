@@ -73,6 +73,8 @@ def test_kinds_of_layers_switch(tmp_path: Path, show) -> None:
     note = watched.text("#way-note")
     assert "base 10,000" in note
     assert "look back 1,024 tokens" in note
+    for figure in ("bands", "decay"):
+        assert "looks back: 1,024" in watched.text(f"#{figure} svg")
     assert "leaves these layers as they are" in note
     assert not watched.page.is_visible("#factor")
     assert watched.page.eval_on_selector_all("#ways input", "all => all.length") == 1

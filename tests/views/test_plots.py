@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -41,6 +42,21 @@ def test_each_kind_of_layers_is_drawn(name: str, numbers: tuple[str, ...], tmp_p
     names = drawn(tmp_path / "png", written(tmp_path / "c", CONFIGS[name]))
     assert names == sorted(f"{figure}{number}.png" for figure in OF_LAYERS for number in numbers)
     assert all(is_picture(tmp_path / "png" / file) for file in names)
+
+
+@pytest.mark.parametrize("fill", [plots._bands, plots._decay])
+def test_a_window_is_drawn_with_its_layers(fill: plots.Draw, tmp_path: Path, capsys) -> None:
+    from matplotlib.figure import Figure
+
+    assert app.run(["report", str(written(tmp_path / "c", CONFIGS["gemma3"])), "--json"]) == 0
+    told = []
+    for part in json.loads(capsys.readouterr().out)["rope"]["layers"]:
+        figure = Figure()
+        fill(figure, {**part, "title": "x"})
+        told.append(
+            [line.get_label() for axes in figure.axes for line in axes.lines if "back" in str(line.get_label())]
+        )
+    assert told == [[], ["looks back: 1,024"]]
 
 
 def test_without_rotation_there_is_nothing_to_draw(tmp_path: Path, capsys) -> None:
