@@ -109,6 +109,8 @@ def plan(
     checkpoint = open_checkpoint(source, with_weights=weights is not Weights.NONE)
     config, settings = checkpoint.config, settings or {}
     reading = read_model(config)
+    if method is Method.AUTO:
+        raise UsageError("auto is a search, which settles on a method: see ropetool.search, or give a method")
     if method is Method.NONE:
         if to or factor or original or settings:
             raise UsageError("--method none gives the block back that was there; it takes no length and no setting")

@@ -10,18 +10,23 @@ import typer
 
 from ropetool.checkpoint.config import Style
 from ropetool.checkpoint.hub_id import Need
+from ropetool.cli import searching
 from ropetool.cli.checkpoints import local
-from ropetool.cli.options import Destination, DryRun, Json, Quiet, Source, parse_length
+from ropetool.cli.keeping import Out, keep
+from ropetool.cli.options import Destination, DryRun, Json, MaxMemoryOption, Quiet, Source, parse_length
 from ropetool.cli.sink import Sink
 from ropetool.families.methods import Method, Weights
 
 MethodOption = Annotated[
-    Method, typer.Option("--method", help="The scaling method; none takes an earlier extension back.")
+    Method,
+    typer.Option("--method", help="The scaling method; auto measures which is best, none takes an earlier one back."),
 ]
 To = Annotated[int | None, typer.Option("--to", parser=parse_length, metavar="LEN", help="The new length: 32768, 32k.")]
 Factor = Annotated[
     float | None,
-    typer.Option("--factor", help="The factor over the trained length, instead of --to (llama3, longrope: beside it)."),
+    typer.Option(
+        "--factor", help="The factor over the trained length, instead of --to (yarn, llama3, longrope: beside it)."
+    ),
 ]
 Original = Annotated[
     int | None,
@@ -73,10 +78,21 @@ def extend(
     attention_factor: AttentionFactor = None,
     low_freq_factor: Low = None,
     high_freq_factor: High = None,
+    search: searching.SearchOption = False,
+    text: searching.TextFile = None,
+    engine: searching.For = None,
+    budget: searching.Budget = None,
+    trials: searching.Trials = None,
+    seed: searching.Seed = None,
+    study: searching.StudyFile = None,
+    device: searching.DeviceOption = None,
+    dtype: searching.DTypeOption = None,
+    max_memory: MaxMemoryOption = None,
     style: StyleOption = Style.DUAL,
     weights: WeightsOption = Weights.LINK,
     replace: Replace = False,
     dry_run: DryRun = False,
+    out: Out = None,
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -86,6 +102,7 @@ def extend(
     """
     from ropetool import extend as verb
     from ropetool.checkpoint.factors import read_factors
+    from ropetool.views import jsons
 
     sink = Sink(json, quiet)
     given: dict[str, Any] = {
@@ -93,18 +110,26 @@ def extend(
         "mscale_all_dim": mscale_all_dim, "attention_factor": attention_factor, "low_freq_factor": low_freq_factor,
         "high_freq_factor": high_freq_factor, **(read_factors(factors) if factors else {}),
     }  # fmt: skip
+    given = {key: value for key, value in given.items() if value is not None}
+    asked = searching.Asked(text, engine, budget, trials, seed, study, device, dtype, max_memory)
+    searching.check_places(src, dst, asked, out)
     planned = partial(
-        verb.plan, destination=dst, method=method, to=to, factor=factor, original=original, style=style,
-        weights=weights, settings={key: value for key, value in given.items() if value is not None},
-        replace_existing=replace,
-    )  # fmt: skip
-    extension = planned(local(src, Need.CONFIGS if weights is Weights.NONE else Need.PLAN, sink))
-    if dry_run:
-        sink.result("extended", extension.result, dry_run=True)
-        return
-    if src.hub and weights is not Weights.NONE:  # its weights are fetched when nothing is left to refuse
-        extension = planned(local(src, Need.WEIGHTS, sink))
-    total_bytes = sum(shard.size_bytes for shard in extension.checkpoint.shards)
-    with sink.bytes_progress("copying", total_bytes) as progress:
-        result = verb.apply(extension, progress)
-    sink.result("extended", result)
+        verb.plan, destination=dst, original=original, style=style, weights=weights, replace_existing=replace
+    )
+    fixed = {**given, **({"factor": factor} if factor is not None else {})}
+    searched = None
+    if searching.wanted(method, search, to, fixed, asked):
+        path, searched, candidate = searching.run(src, asked, to or 0, search, planned, sink)
+        extension = searching.plan_of(candidate, planned, path, to or 0)
+    else:
+        planned = partial(planned, method=method, to=to, factor=factor, settings=given)
+        extension = planned(local(src, Need.CONFIGS if weights is Weights.NONE else Need.PLAN, sink))
+        if src.hub and weights is not Weights.NONE and not dry_run:  # fetched when nothing is left to refuse
+            extension = planned(local(src, Need.WEIGHTS, sink))
+    result = extension.result
+    if not dry_run:
+        total_bytes = sum(shard.size_bytes for shard in extension.checkpoint.shards)
+        with sink.bytes_progress("copying", total_bytes) as progress:
+            result = verb.apply(extension, progress)
+    sink.result("extended", result, dry_run=dry_run, searched=searched)
+    keep(out, jsons.extended(result, dry_run=dry_run, searched=searched))

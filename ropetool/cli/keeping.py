@@ -15,7 +15,7 @@ from ropetool.models.ranks import rank
 Out = Annotated[Path | None, typer.Option("--out", metavar="FILE.json", help="Keep the result as JSON.")]
 
 
-def check_out(out: Path | None, checkpoints: Iterable[Path]) -> None:
+def check_out(out: Path | None, checkpoints: Iterable[Path], flag: str = "--out") -> None:
     """The result must not land in a checkpoint: those are only read. Called before the work, so that none is lost."""
     if out is None:
         return
@@ -24,11 +24,11 @@ def check_out(out: Path | None, checkpoints: Iterable[Path]) -> None:
             continue  # whoever opens it says so
         directory = checkpoint if checkpoint.is_dir() else checkpoint.parent
         if directory.resolve() in (out.resolve(), *out.resolve().parents):
-            raise OutputError(f"--out {out} lies inside the checkpoint {directory}; name a place outside it")
+            raise OutputError(f"{flag} {out} lies inside the checkpoint {directory}; name a place outside it")
     if not out.resolve().parent.is_dir():
         raise OutputError(f"{out.resolve().parent}, where {out.name} would be, is not a directory")
     if out.is_dir():
-        raise OutputError(f"--out {out} is a directory; name a file")
+        raise OutputError(f"{flag} {out} is a directory; name a file")
 
 
 def keep(out: Path | None, result: Mapping[str, Any]) -> None:

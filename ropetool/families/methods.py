@@ -6,7 +6,7 @@ from enum import Enum
 
 
 class Method(str, Enum):
-    """The extension methods; ``none`` takes an extension back."""
+    """The extension methods; ``auto`` measures and takes the best of them, ``none`` takes an extension back."""
 
     YARN = "yarn"
     LINEAR = "linear"
@@ -15,6 +15,7 @@ class Method(str, Enum):
     LONGROPE = "longrope"
     LLAMA3 = "llama3"
     ABF = "abf"
+    AUTO = "auto"
     NONE = "none"
 
 

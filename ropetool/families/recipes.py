@@ -74,7 +74,7 @@ class Recipe:
 
 
 RECIPES: Mapping[Method, Recipe] = {
-    Method.YARN: Recipe("yarn", YARN_SETTINGS, holds_original=True),
+    Method.YARN: Recipe("yarn", YARN_SETTINGS, holds_original=True, own_factor=True),
     Method.LINEAR: Recipe("linear"),
     Method.NTK: Recipe("default", base=_ntk_base),
     Method.DYNAMIC: Recipe("dynamic", raises_length=False),

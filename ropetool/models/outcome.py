@@ -1,0 +1,123 @@
+"""What a search chose, held against the default on text that played no part in choosing."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+
+from ropetool.checkpoint.config import count
+from ropetool.families.reading import Warn
+from ropetool.models.objective import Blocks, by_bin, fewer, gain, mean_loss
+from ropetool.models.searched import Gain, Keys, PositionBin
+from ropetool.models.searching import Entry, Planned, Search, described
+
+# A loss so near to that of a guess among all tokens, in nats: such a text, or model, says nothing.
+ABOVE_CHANCE = 0.1
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The held-out readings: bins, gain and passkeys of the best against the default, and what is to be written."""
+
+    written: Planned
+    is_default: bool
+    why: str
+    gain: Gain
+    bins: tuple[PositionBin, ...]
+    passkey: tuple[Keys, ...]
+    warnings: tuple[Warn, ...]
+
+
+def outcome(state: Search, best: Entry, default: Planned) -> Outcome:
+    """Read both on the held-out part; the best is written where it is better beyond noise, and else the default."""
+    bench, held, bins = state.bench, state.held, state.bins
+    windows = _windows(state)
+    same = best.planned.turned.config == default.turned.config
+    of_default = bench.losses(default.turned, held, bins.length, windows)[0].blocks
+    of_best = of_default if same else bench.losses(best.planned.turned, held, bins.length, windows)[0].blocks
+    plain = bench.losses(state.unextended, held, bins.trained + 1, windows)[0].blocks
+    found = gain(of_best, of_default, bins)
+    keys, lost = ((), False) if same else _keys(state, best.planned, default)
+    why = _why(best, same, found, keys if lost else ())
+    written = default if why[0] else best.planned
+    rows = _rows(state, of_best, of_default, plain)
+    return Outcome(written, why[0], why[1], found, rows, keys, _doubts(state))
+
+
+def _windows(state: Search) -> int:
+    """As many as planned; fewer where readings have become slower than they were."""
+    windows = state.stages.held_windows
+    each = state.report_seconds() / windows
+    if each <= 0:
+        return windows
+    fit = int((state.ends - time.monotonic()) / each)
+    if fit >= windows:
+        return windows
+    fit = max(1, fit)
+    if fit < windows:
+        state.cut.append(f"{fit} of {windows} held-out windows were read: readings took longer than at first")
+    return fit
+
+
+def _keys(state: Search, best: Planned, default: Planned) -> tuple[tuple[Keys, ...], bool]:
+    """The passkeys of both, and whether the best answers fewer."""
+    asked = min(state.stages.documents, len(state.held.documents))
+    cost = 2 * asked * state.bench.clock.seconds(state.bins.length)
+    if not asked:
+        return (), False
+    if time.monotonic() + cost > state.ends:
+        state.cut.append("no held-out passkeys were asked: the budget had no time left for them")
+        return (), False
+    own, other = (state.bench.answers(each.turned, state.held, asked).answers for each in (best, default))
+    return (Keys(state.bins.length, asked, sum(own), sum(other)),), fewer(own, other)
+
+
+def _why(best: Entry, same: bool, found: Gain, fewer_keys: tuple[Keys, ...]) -> tuple[bool, str]:
+    """Whether the default is to be written, and the reason in a sentence."""
+    name = described(best.trial.setting)
+    span = f"{found.mean:+.4f} nats per token, 95 % between {found.low:+.4f} and {found.high:+.4f}"
+    if same:
+        return (
+            True,
+            f"nothing that was tried beat the default on the choosing part, so the default, {name}, was written",
+        )
+    if not found.beyond_noise:
+        return True, (
+            f"{name} was best on the choosing part, but on the held-out part it is not better than the default beyond "
+            f"noise ({span}), so the default was written"
+        )
+    for lost in fewer_keys:
+        return True, (
+            f"{name} has the lower loss on the held-out part ({span}), but finds {lost.chosen} of {lost.trials} "
+            f"passkeys where the default finds {lost.default}, so the default was written"
+        )
+    return False, f"{name} beats the default on the held-out part by {span}"
+
+
+def _rows(state: Search, best: Blocks, default: Blocks, plain: Blocks) -> tuple[PositionBin, ...]:
+    bins = state.bins
+    own, other = by_bin(best, bins, bins.length), by_bin(default, bins, bins.length)
+    none = [loss for (loss, _), _ in zip(by_bin(plain, bins, bins.trained + 1), bins.inside, strict=False)]
+    starts = (0, *bins.edges[:-1])
+    return tuple(
+        PositionBin(start, stop, tokens, loss, of_default, none[at] if at < len(none) else None)
+        for at, (start, stop, (loss, tokens), (of_default, _)) in enumerate(
+            zip(starts, bins.edges, own, other, strict=True)
+        )
+    )
+
+
+def _doubts(state: Search) -> tuple[Warn, ...]:
+    """A text on which the model does no better than guessing chooses nothing."""
+    words = count(state.unextended.reading.config, "vocab_size")
+    if words is None:
+        return ()
+    chance, plain = math.log(words), mean_loss(state.plain, state.bins, state.bins.trained + 1)
+    if plain < chance - ABOVE_CHANCE:
+        return ()
+    said = (
+        f"the model without extension has a loss of {plain:.2f} nats on this text, and guessing among its {words} "
+        f"tokens gives {chance:.2f}: the text says nothing about it; give text of the kind that it was trained on"
+    )
+    return (Warn("loss-of-chance", said),)
