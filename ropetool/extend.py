@@ -118,7 +118,9 @@ def plan(
     check_settings(method, settings)
     rotation = _scaled_rotation(reading, method)
     native = native_of(reading, rotation, original, method.value, replace_existing)
-    scale, length = new_length(native, to, factor, RECIPES[method].own_factor, LONGEST_TOKENS)
+    scale, length = new_length(
+        native, to, factor, RECIPES[method].own_factor, LONGEST_TOKENS, RECIPES[method].reaches_by_factor
+    )
     local = local_layers(reading, length)
     given = {**settings_of_class(reading, method), **settings}
     block = planned_block(method, rotation, native, scale, given)

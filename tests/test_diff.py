@@ -20,7 +20,7 @@ from ropetool.checkpoint.shards import read_shard
 from ropetool.diff import WRONG_ROWS, Diff, diff
 from ropetool.errors import CheckpointError, NoRotaryError, RopetoolError, UsageError
 from ropetool.families.difference import Difference, How, PartOf, What
-from ropetool.families.methods import Method, Weights
+from ropetool.families.methods import EXTENDING, Method, Weights
 from ropetool.families.plan import plan_conversion
 from ropetool.families.reading import read_model
 from ropetool.rope.pairing import Pairing
@@ -570,7 +570,7 @@ SETTINGS: dict[Method, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("method", [method for method in Method if method is not Method.NONE])
+@pytest.mark.parametrize("method", list(EXTENDING))
 def test_an_extended_pair_is_told_as_one(method: Method, checkpoint, tmp_path: Path) -> None:
     other = tmp_path / "out"
     extend.apply(extend.plan(checkpoint("llama"), other, method, to=256, settings=SETTINGS.get(method)))

@@ -18,7 +18,7 @@ from ropetool import convert, extend
 from ropetool.checkpoint.config import Style
 from ropetool.checkpoint.folder import has_guard, read_config
 from ropetool.errors import ConfigConflictError, ConfigError, MethodError, OutputExistsError, ShapeError, UsageError
-from ropetool.families.methods import Method, Weights
+from ropetool.families.methods import EXTENDING, Method, Weights
 from ropetool.families.reading import read_model
 from ropetool.families.table import TABLE
 from ropetool.rope.pairing import Pairing
@@ -27,7 +27,7 @@ from tests.tiny import TINY, digest, edit_json, read_json, snapshot
 
 YARN, LINEAR, NTK, DYNAMIC = Method.YARN, Method.LINEAR, Method.NTK, Method.DYNAMIC
 LONGROPE, LLAMA3, ABF, NONE = Method.LONGROPE, Method.LLAMA3, Method.ABF, Method.NONE
-LENGTHENING = tuple(method for method in Method if method is not NONE)
+LENGTHENING = EXTENDING
 LLAMA = {"model_type": "llama", "num_attention_heads": 8, "head_dim": 16, "hidden_size": 96,
          "max_position_embeddings": 64, "rope_theta": 10000.0}  # fmt: skip
 

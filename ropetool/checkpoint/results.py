@@ -97,7 +97,7 @@ class KeptEvaluation:
 
 
 @dataclass(frozen=True)
-class _Entry:
+class Entry:
     """An object of the file, with its place in it for what is said about it."""
 
     file: str
@@ -144,26 +144,26 @@ class _Entry:
         """What ``read`` makes of a value; None where it is absent or null."""
         return None if self.values.get(key) is None else read(key)
 
-    def inner(self, key: str) -> _Entry:
+    def inner(self, key: str) -> Entry:
         """An object."""
         value = self.values.get(key)
         if not isinstance(value, Mapping):
             raise self.fault(key, "an object")
-        return _Entry(self.file, f"{self.place}{key}.", value)
+        return Entry(self.file, f"{self.place}{key}.", value)
 
-    def each(self, key: str, make: Callable[[_Entry], T]) -> tuple[T, ...]:
+    def each(self, key: str, make: Callable[[Entry], T]) -> tuple[T, ...]:
         """A list of objects, `MOST_ENTRIES` at most."""
         values = self.values.get(key)
         if not isinstance(values, list) or not all(isinstance(value, Mapping) for value in values):
             raise self.fault(key, "a list of objects")
         if len(values) > MOST_ENTRIES:
             raise ConfigError(f"{self.file}: {self.place}{key} has {len(values)} entries, above {MOST_ENTRIES}")
-        return tuple(make(_Entry(self.file, f"{self.place}{key}[{at}].", value)) for at, value in enumerate(values))
+        return tuple(make(Entry(self.file, f"{self.place}{key}[{at}].", value)) for at, value in enumerate(values))
 
 
 def read_verification(path: Path) -> KeptVerification:
     """A result of ``verify --out``, with or without a server; raises `ConfigError` naming the key at fault."""
-    entry = _opened(path, "relation", "verify")
+    entry = opened(path, "relation", "verify")
     named = (entry.maybe(key, entry.text) for key in ("a", "b", "checkpoint"))
     return KeptVerification(
         file=path.name,
@@ -182,7 +182,7 @@ def read_verification(path: Path) -> KeptVerification:
 
 def read_evaluation(path: Path) -> KeptEvaluation:
     """A result of ``evaluate --out``; raises `ConfigError` naming the key at fault."""
-    entry = _opened(path, "lengths", "evaluate")
+    entry = opened(path, "lengths", "evaluate")
     return KeptEvaluation(
         file=path.name,
         checkpoint=entry.text("checkpoint"),
@@ -195,7 +195,7 @@ def read_evaluation(path: Path) -> KeptEvaluation:
     )
 
 
-def _opened(path: Path, key: str, command: str) -> _Entry:
+def opened(path: Path, key: str, command: str) -> Entry:
     values = read_named_json(path, OF_RESULT)
     if key not in values:
         error = values.get("error")
@@ -205,34 +205,34 @@ def _opened(path: Path, key: str, command: str) -> _Entry:
             f"{path.name}`",
             file=str(path),
         )
-    return _Entry(path.name, "", values)
+    return Entry(path.name, "", values)
 
 
-def _check(entry: _Entry) -> KeptCheck:
+def _check(entry: Entry) -> KeptCheck:
     where = entry.maybe("where", entry.text)
     return KeptCheck(entry.text("name"), entry.flag("passed"), entry.text("detail"), where)
 
 
-def _stretch(entry: _Entry) -> Stretch:
+def _stretch(entry: Entry) -> Stretch:
     """One of two models that ran here, or of one that a server ran."""
     key = "apart" if "apart" in entry.values else "max_abs_diff"
-    start, stop = _range(entry)
+    start, stop = stretch_of(entry)
     return Stretch(start, stop, entry.number(key))
 
 
-def _bin(entry: _Entry) -> LossBin:
-    start, stop = _range(entry)
+def _bin(entry: Entry) -> LossBin:
+    start, stop = stretch_of(entry)
     return LossBin(start, stop, entry.number("loss"), entry.count("tokens"), entry.number("against_loss"))
 
 
-def _range(entry: _Entry) -> tuple[int, int]:
+def stretch_of(entry: Entry) -> tuple[int, int]:
     start, stop = entry.count("from"), entry.count("to")
     if stop <= start:
         raise entry.fault("to", f"above from, which is {start}")
     return start, stop
 
 
-def _cell(entry: _Entry) -> KeyCell:
+def _cell(entry: Entry) -> KeyCell:
     depth, trials = entry.number("depth"), entry.count("trials")
     if depth is None or not 0 <= depth <= 1:
         raise entry.fault("depth", "a share from 0 to 1")

@@ -18,6 +18,7 @@ from ropetool.errors import OutputError, RopetoolError
 
 if TYPE_CHECKING:
     from ropetool.checkpoint.results import KeptEvaluation, KeptVerification
+    from ropetool.checkpoint.search_results import KeptSearch
     from ropetool.families.reading import Warn
     from ropetool.views.report.model import Report, Subject
 
@@ -37,6 +38,10 @@ Verified = Annotated[
 Evaluated = Annotated[
     Path | None, typer.Option("--evaluate", metavar="FILE.json", help="What `evaluate --out` kept, to be shown.")
 ]
+Searched = Annotated[
+    Path | None,
+    typer.Option("--search", metavar="FILE.json", help="What a search by `extend --out` kept, to be shown."),
+]
 Page = Annotated[Path | None, typer.Option("--out", metavar="PAGE.html", help="Write one page that needs no network.")]
 Png = Annotated[Path | None, typer.Option("--png", metavar="DIR", help="Write the main figures as PNG files.")]
 
@@ -47,6 +52,7 @@ def report(
     original: Original = None,
     verify: Verified = None,
     evaluate: Evaluated = None,
+    search: Searched = None,
     out: Page = None,
     png: Png = None,
     trust_remote_code: TrustRemoteCode = False,
@@ -60,6 +66,7 @@ def report(
     Example: ropetool report ./SmolLM2-135M-32k --against ./SmolLM2-135M --evaluate loss.json --out page.html
     """
     from ropetool.checkpoint.results import read_evaluation, read_verification
+    from ropetool.checkpoint.search_results import read_search
     from ropetool.views.report.model import Report
     from ropetool.views.report.plots import need_matplotlib
 
@@ -69,9 +76,11 @@ def report(
         need_matplotlib()
     verified = read_verification(verify) if verify else None
     evaluated = read_evaluation(evaluate) if evaluate else None
+    searched = read_search(search) if search else None
     subject = _subject(ckpt, original, trust_remote_code, sink)
     beside = _subject(against, None, trust_remote_code, sink) if against else None
-    result = Report(subject, beside, verified, evaluated, _of_others(verified, evaluated, ckpt, against))
+    of_others = _of_others(verified, evaluated, searched, ckpt, against)
+    result = Report(subject, beside, verified, evaluated, searched, of_others)
     result = replace(result, written=_written(result, out, png))
     sink.result("report", result)
 
@@ -112,7 +121,11 @@ def _subject(named: Named, original: int | None, trust_remote_code: bool, sink: 
 
 
 def _of_others(
-    verified: KeptVerification | None, evaluated: KeptEvaluation | None, ckpt: Named, against: Named | None
+    verified: KeptVerification | None,
+    evaluated: KeptEvaluation | None,
+    searched: KeptSearch | None,
+    ckpt: Named,
+    against: Named | None,
 ) -> tuple[Warn, ...]:
     """A warning where a kept result names other checkpoints than the report is of."""
     from ropetool.families.reading import Warn
@@ -125,6 +138,8 @@ def _of_others(
         other += [
             (evaluated.file, f"{name}, not of {of}") for name, of in told if name and of and not _is_same(name, of)
         ]
+    if searched and not any(_is_same(name, ckpt) for name in (searched.output, searched.checkpoint)):
+        other.append((searched.file, f"{searched.output}, made of {searched.checkpoint}, not of {ckpt}"))
     return tuple(Warn("result-of-another", f"{file} is of {said}: see that it belongs here") for file, said in other)
 
 

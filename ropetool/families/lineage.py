@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, fields, replace
 from typing import Any
 
-from ropetool.families.methods import Method
+from ropetool.families.methods import EXTENDING, Method
 from ropetool.families.native import scaled_by_now
 from ropetool.families.reading import Reading, Rotation
 from ropetool.families.recipes import BASE, OF_PROPORTIONAL, ORIGINAL, RECIPES, derived_attention_factor
@@ -103,7 +103,7 @@ def _method_fault(a: Reading, b: Reading) -> Iterator[Fault]:
         yield _at(a, b, "rope_type", f"the first is scaled by {method_a}, the second by nothing")
     elif method_b is None:
         yield _at_length(b, f"{b.reach} in the second, {a.reach} in the first, and nothing in the second is scaled")
-    elif method_b in tuple(Method) and _scaling(b).name not in _block_name(method_b):
+    elif method_b in EXTENDING and _scaling(b).name not in _block_name(method_b):
         said = f"the marker says that the second was extended by {method_b}, and its block is {_scaling(b).name}"
         yield _at(a, b, "rope_type", said)
     elif method_a not in (None, method_b):
@@ -206,7 +206,7 @@ def _settings_fault(a: Reading, b: Reading) -> Iterator[Fault]:
 
 def _own(b: Reading, name: str, default: Any) -> Any:
     """What a method takes where nothing is said: by its recipe, or by the formula."""
-    return RECIPES[Method(str(_method(b)))].defaults.get(name, default) if _method(b) in tuple(Method) else MISSING
+    return RECIPES[Method(str(_method(b)))].defaults.get(name, default) if _method(b) in EXTENDING else MISSING
 
 
 def _apart(value: Any, expected: Any, by: str) -> str:
@@ -226,7 +226,7 @@ def _said(value: Any) -> str:
 def _factor(b: Reading) -> float | None:
     """The factor of the extension: that of the block, or the marker's where the base alone was set."""
     method = _method(b)
-    in_block = method not in tuple(Method) or RECIPES[Method(method)].is_scaled
+    in_block = method not in EXTENDING or RECIPES[Method(method)].is_scaled
     found = getattr(_scaling(b), "factor", None) if in_block else None
     return found if found is not None else b.extension.get("factor")
 
@@ -246,7 +246,8 @@ def _length_fault(a: Reading, b: Reading) -> Iterator[Fault]:
     factor = _factor(b)
     told = getattr(_scaling(b), "original_length", b.extension.get("original_length")) or _taken(a, b)
     method = _method(b)
-    own = method in tuple(Method) and RECIPES[Method(method)].own_factor
+    recipe = RECIPES[Method(method)] if method in EXTENDING else None
+    own = recipe is not None and recipe.own_factor and (marked is not None or not recipe.reaches_by_factor)
     if marked is not None and reach != marked:
         yield _at_length(b, f"the second serves {reach} tokens, and its marker says that it was extended to {marked}")
     elif reach < (a.reach or 0):

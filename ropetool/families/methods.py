@@ -19,6 +19,10 @@ class Method(str, Enum):
     NONE = "none"
 
 
+# Those that a block, or a base, can be written for.
+EXTENDING = tuple(method for method in Method if method not in (Method.AUTO, Method.NONE))
+
+
 class Weights(str, Enum):
     """How the output gets its weights."""
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ropetool.errors import MethodError, UsageError
-from ropetool.families.methods import Method
+from ropetool.families.methods import EXTENDING, Method
 from ropetool.families.reading import Reading, Rotation, Warn
 from ropetool.rope.frequencies import Default, Linear, Proportional, Scaling
 
@@ -37,7 +37,7 @@ def native_of(
     if scaled_by not in (None, method) and not replace_existing:
         trained = earlier.get("original_length") or rotation.block.values.get("original_max_position_embeddings")
         over = f"over {trained}" if trained else f"reaching {reading.reach}"
-        further = f"Extend it further by {scaled_by}, or give" if scaled_by in tuple(Method) else "Give"
+        further = f"Extend it further by {scaled_by}, or give" if scaled_by in EXTENDING else "Give"
         raise MethodError(
             f"this checkpoint is already extended by {scaled_by} (factor {factor:g} {over} tokens); {method} on "
             f"top would destroy it. {further} --replace to put {method} in its place",
@@ -110,11 +110,12 @@ def _trained_under_linear(length: int, factor: float) -> tuple[int, tuple[Warn, 
 
 
 def new_length(
-    native: Native, to: int | None, factor: float | None, own_factor: bool, longest: int
+    native: Native, to: int | None, factor: float | None, own_factor: bool, longest: int, least_factor: bool = False
 ) -> tuple[float, int]:
     """The exact factor, and the length in tokens: the smallest factor that reaches ``to``, or what ``factor`` gives.
 
-    A method with an ``own_factor`` takes both. Raises `UsageError` for a length that is not longer.
+    A method with an ``own_factor`` takes both; with ``least_factor`` not one below the ratio of the lengths. Raises
+    `UsageError` for a length that is not longer.
     """
     if (to is None and factor is None) or (to is not None and factor is not None and not own_factor):
         raise UsageError("give the new length by --to, or the factor by --factor, one of them")
@@ -122,6 +123,13 @@ def new_length(
         raise UsageError(f"--factor {factor:g} would shrink the context; it must be at least 1", factor=factor)
     ratio = (to or 0) / native.length if factor is None else factor
     to = int(min(native.length * ratio, 2 * longest)) if to is None else to
+    if least_factor and ratio * native.length < to:
+        raise UsageError(
+            f"--factor {ratio:g} over {native.length} tokens reaches {ratio * native.length:g}, not the {to} of --to; "
+            f"give --factor {to / native.length:g} or more, or leave it out",
+            factor=ratio,
+            to=to,
+        )
     if to > longest:
         raise UsageError(f"a context of more than {longest:,} tokens is not to be had; give a smaller length")
     if to < native.reaches or to <= native.length:

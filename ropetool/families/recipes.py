@@ -55,7 +55,8 @@ class Recipe:
     ``settings`` are keys of the block that a person may set, ``defaults`` their values where they are needed;
     ``holds_original``: the block tells the trained length, ``tells_original_twice``: the top level does too, where
     some readers look for it; ``raises_length``: max_position_embeddings grows (dynamic takes the trained length from
-    it); ``own_factor``: the factor need not be the ratio of the lengths; ``base`` gives the base.
+    it); ``own_factor``: the factor need not be the ratio of the lengths, ``reaches_by_factor``: it may lie above that,
+    where somebody set it so, but not below; ``base`` gives the base.
     """
 
     rope_type: str
@@ -65,6 +66,7 @@ class Recipe:
     tells_original_twice: bool = False
     raises_length: bool = True
     own_factor: bool = False
+    reaches_by_factor: bool = False
     base: Callable[[float, float, int, float | None], float] = _same_base
 
     @property
@@ -74,7 +76,7 @@ class Recipe:
 
 
 RECIPES: Mapping[Method, Recipe] = {
-    Method.YARN: Recipe("yarn", YARN_SETTINGS, holds_original=True, own_factor=True),
+    Method.YARN: Recipe("yarn", YARN_SETTINGS, holds_original=True, own_factor=True, reaches_by_factor=True),
     Method.LINEAR: Recipe("linear"),
     Method.NTK: Recipe("default", base=_ntk_base),
     Method.DYNAMIC: Recipe("dynamic", raises_length=False),

@@ -34,12 +34,11 @@ class Trial:
 
     ``objective`` is ``loss`` (its mean over all positions) plus ``penalty``; ``bins`` are the mean losses between the
     edges of the search that lie below ``length``. ``reused``: measured by an earlier run, whose study was kept.
-    ``setting`` is None for the model without any extension.
     """
 
     number: int
     stage: str
-    setting: Setting | None
+    setting: Setting
     length: int
     loss: float
     penalty: float

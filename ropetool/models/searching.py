@@ -156,8 +156,21 @@ class Search:
                 self.cut.append(f"{_named(candidate)} was not tried: all {self.stages.trials} trials were spent")
                 continue
             planned = self.plan(candidate)
-            if planned is not None and self.measure(planned, "screen") is None:
+            if planned is None or self._follows(planned):
+                continue
+            if self.measure(planned, "screen") is None:
                 break
+
+    def _follows(self, planned: Planned) -> bool:
+        """Whether a method turns otherwise at the screening length than at the new one (dynamic)."""
+        rotation = planned.turned.reading.rotations[0]
+        width, lengths = rotation.geometry.rotary_dim, (self.stages.screen, self.bins.length)
+        read, served = (rotation.scaling.inv_freq(width, length) for length in lengths)
+        if bool((read == served).all()):
+            return False
+        said = f"it turns otherwise at {lengths[0]} tokens, which settings are compared at, than at {lengths[1]}"
+        self.left.append(Left(_named(planned.candidate), said))
+        return True
 
     def tune(self, space: Space, start: Floats, seed: int, until: int, spread: float | None = None) -> None:
         """Let the optimiser move in ``space`` from ``start``, until so many settings were screened in all."""
@@ -236,9 +249,9 @@ def _named(candidate: Candidate) -> str:
     return described_settings(candidate.method.value, candidate.settings)
 
 
-def described(setting: Setting | None) -> str:
+def described(setting: Setting) -> str:
     """A setting in few words."""
-    return "no extension" if setting is None else described_settings(setting.method, setting.settings)
+    return described_settings(setting.method, setting.settings)
 
 
 def described_settings(method: str, settings: Any) -> str:

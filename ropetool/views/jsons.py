@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from ropetool.families.decoder import Composite
     from ropetool.families.family import Family
     from ropetool.families.verdict import Verification
+    from ropetool.models.searched import Searched
     from ropetool.served import Served
     from ropetool.views.report.model import Report, Subject
 
@@ -94,10 +95,21 @@ def converted(
     }
 
 
-def extended(result: Extended, *, dry_run: bool = False) -> dict[str, Any]:
-    """``extend --json``."""
+def extended(result: Extended, *, dry_run: bool = False, searched: Searched | None = None) -> dict[str, Any]:
+    """``extend --json``; ``searched`` is the search that the method and its settings are of, if there was one."""
     changed = [{"file": c.file, "key": c.key, "from": c.old, "to": c.new} for c in result.changed]
-    return {**asdict(result), "changed": changed, "warnings": _warnings(result.warnings), "dry_run": dry_run}
+    told = {**asdict(result), "changed": changed, "warnings": _warnings(result.warnings), "dry_run": dry_run}
+    return told | ({"search": _searched(searched)} if searched else {})
+
+
+def _searched(result: Searched) -> dict[str, Any]:
+    bins = [
+        {"from": b.start, "to": b.stop, "tokens": b.tokens, "chosen": b.chosen, "default": b.default, "none": b.none}
+        for b in result.bins
+    ]
+    gain = {**asdict(result.gain), "beyond_noise": result.gain.beyond_noise}
+    warned = _warnings(result.warnings)
+    return {**asdict(result), "bins": bins, "gain": gain, "reused": result.reused, "warnings": warned}
 
 
 def verification(result: Verification) -> dict[str, Any]:
@@ -196,6 +208,7 @@ def report(result: Report) -> dict[str, Any]:
         "against": _subject(against) if against else None,
         "verify": asdict(result.verification) if result.verification else None,
         "evaluate": asdict(result.evaluation) if result.evaluation else None,
+        "search": asdict(result.search) if result.search else None,
         "warnings": _warnings(result.warnings),
         "written": list(result.written),
     }

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from ropetool.families.decoder import no_conversion
 from ropetool.families.joined import STOPPING
-from ropetool.views import jsons
+from ropetool.views import jsons, search
 from ropetool.views.evaluation import evaluation as evaluation
 from ropetool.views.evaluation import recall as recall
 from ropetool.views.parts import facts as _facts
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from ropetool.families.kv_cache import KvCache
     from ropetool.families.reading import Evidence
     from ropetool.families.verdict import Verification
+    from ropetool.models.searched import Searched
     from ropetool.served import Served
     from ropetool.views.report.model import Report
 
@@ -122,8 +123,8 @@ def _engine(engine: WrittenFor) -> str:
     return f"{engine.source} ({engine.origin}): {f'{keys}; ' if keys else ''}{engine.load}"
 
 
-def extended(result: Extended, *, dry_run: bool = False) -> RenderableType:
-    """What ``extend`` shows."""
+def extended(result: Extended, *, dry_run: bool = False, searched: Searched | None = None) -> RenderableType:
+    """What ``extend`` shows; ``searched`` is the search that the method and its settings are of, if there was one."""
     facts = _facts(
         f"would write {result.output}" if dry_run else f"wrote {result.output}",
         [
@@ -144,7 +145,8 @@ def extended(result: Extended, *, dry_run: bool = False) -> RenderableType:
     )  # fmt: skip
     overrides = Group(*(_without_rewriting(e) for e in result.engines if e.without_rewriting))
     nothing = Text("nothing to change: the source has this extension already")
-    return Group(facts, changes if result.changed else nothing, flags, overrides, warnings(result.warnings))
+    found = [search.searched(searched)] if searched else []
+    return Group(*found, facts, changes if result.changed else nothing, flags, overrides, warnings(result.warnings))
 
 
 def _without_rewriting(engine: EngineFlags) -> Text:

@@ -17,12 +17,12 @@ from ropetool.engines.listeners import LISTENERS
 from ropetool.engines.llama_cpp_flags import scaling_flags
 from ropetool.engines.names import Origin
 from ropetool.families.decoder import with_text_keys
-from ropetool.families.methods import Method, Weights
+from ropetool.families.methods import EXTENDING, Method, Weights
 from ropetool.families.reading import read_model
 from ropetool.rope.frequencies import Default, Dynamic, Linear, Llama3, Scaling, Yarn
 
 LENGTH = 16384
-METHODS = [method for method in Method if method is not Method.NONE]
+METHODS = list(EXTENDING)
 SETTINGS: dict[Method, dict[str, Any]] = {
     Method.LONGROPE: {"short_factor": [1.0] * 8, "long_factor": [1.0 + pair for pair in range(8)]},
     Method.ABF: {"base": 5e6},

@@ -21,7 +21,7 @@ from ropetool import extend
 from ropetool.checkpoint.config import BLOCKS, Style
 from ropetool.checkpoint.folder import read_config
 from ropetool.errors import MethodError
-from ropetool.families.methods import Method, Weights
+from ropetool.families.methods import EXTENDING, Method, Weights
 from ropetool.families.reading import Rotation, read_model
 from ropetool.families.recipes import OF_PROPORTIONAL
 from ropetool.families.table import TABLE
@@ -36,7 +36,7 @@ pytestmark = pytest.mark.oldest
 
 VERSION_4 = version("transformers").startswith("4.")
 STYLES = (Style.V4, Style.DUAL) if VERSION_4 else tuple(Style)
-LENGTHENING = tuple(method for method in Method if method is not Method.NONE)
+LENGTHENING = EXTENDING
 TYPES = tuple(model_type for model_type in sorted(TABLE) if known(model_type))
 # The trained length, and how many tokens stay under it or go beyond it.
 TRAINED, FACTOR, SHORT, LONG = 32, 4.0, 5, 33

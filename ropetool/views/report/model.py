@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ropetool.checkpoint.results import KeptEvaluation, KeptVerification
+    from ropetool.checkpoint.search_results import KeptSearch
     from ropetool.detect import Inspection
     from ropetool.doctor import Diagnosis
     from ropetool.families.reading import Warn
@@ -32,5 +33,6 @@ class Report:
     against: Subject | None = None
     verification: KeptVerification | None = None
     evaluation: KeptEvaluation | None = None
+    search: KeptSearch | None = None
     warnings: tuple[Warn, ...] = ()
     written: tuple[str, ...] = ()

@@ -23,11 +23,11 @@ from ropetool.views.report.elements import clean, html
 ASSETS = "assets"
 # In this order: what a later one needs, an earlier one has.
 SCRIPTS = ("dom", "plot", "state", "controls", "bands", "clocks", "pairing", "drag", "encoding", "decay", "measured",
-           "start")  # fmt: skip
+           "search", "start")  # fmt: skip
 NOTHING_MEASURED = (
     '<p class="note">No result was given: <code>ropetool verify A B --out verify.json</code> and <code>ropetool '
-    "evaluate CKPT --out loss.json</code> make them; <code>--verify</code> and <code>--evaluate</code> show them here."
-    "</p>"
+    "evaluate CKPT --out loss.json</code> make them, and <code>ropetool extend SRC DST --method auto --out search.json</code> a search; <code>--verify</code>, "
+    "<code>--evaluate</code> and <code>--search</code> show them here.</p>"
 )
 _SLOT = re.compile(r"\{\{(\w+)\}\}")
 
@@ -106,7 +106,19 @@ def _measured(report: Mapping[str, Any]) -> str:
         parts.append(_filled(asset("loss.html"), names=said, table=table))
         grids = _filled(asset("passkeys.html"), grids=html(*sections.passkeys(evaluated)))
         parts += [grids] if evaluated["passkey"] else []
+    if report["search"]:
+        parts.append(_search(report["search"]))
     return "\n".join(parts) or NOTHING_MEASURED
+
+
+def _search(found: Mapping[str, Any]) -> str:
+    return _filled(
+        asset("search.html"),
+        verdict=html(*sections.searched(found)),
+        bins=html(*sections.search_bins(found)),
+        pairs=html(*sections.search_pairs(found)),
+        trials=html(*sections.search_trials(found)),
+    )
 
 
 def _filled(template: str, **slots: str) -> str:

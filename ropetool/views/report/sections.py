@@ -201,5 +201,52 @@ def _cell(cell: Json | None, key: str) -> Node | str:
     return tag("span", f"{cell[key]}/{cell['trials']}", class_=f"share s{shade}")
 
 
+def searched(found: Json) -> list[Node]:
+    """What a search chose and why."""
+    gain = f"{_number(found['gain'], '+.4f')} nats a token, 95 % between {_number(found['low'], '+.4f')} and "
+    gain += f"{_number(found['high'], '+.4f')}"
+    facts = [
+        ["chosen", found["chosen"]],
+        ["default", found["default"]],
+        ["gain on text held out", gain],
+        ["from and to", f"{found['original_length']:,} trained tokens to {found['length']:,}"],
+        ["measured on", found["text"]],
+        ["objective", found["objective"]],
+    ]
+    return [
+        tag("p", found["why"], class_=f"verdict {'plain' if found['is_default'] else 'good'}"),
+        tag("p", f"{found['output']}, made of {found['checkpoint']}, as kept in {found['file']}", class_="note"),
+        tag("div", table("The search", ["fact", ""], facts), class_="scroll"),
+    ]
+
+
+def search_bins(found: Json) -> list[Node]:
+    """Loss by position of the chosen, the default and no extension, in nats a token."""
+    rows = [
+        [f"{b['start']:,}–{b['stop']:,}", *(_number(b[key], ".4f") for key in ("chosen", "default", "none"))]
+        for b in found["bins"]
+    ]
+    return [table("Loss by position", ["positions", "chosen", "default", "no extension"], rows, narrow=False)]
+
+
+def search_pairs(found: Json) -> list[Node]:
+    """How many times slower each pair turns."""
+    rows = [
+        [str(p["index"]), _number(p["wavelength"], ",.4g"), _number(p["chosen"], ".3f"), _number(p["default"], ".3f")]
+        for p in found["pairs"]
+    ]
+    return [table("Factor of each pair", ["pair", "tokens a turn", "chosen", "default"], rows, narrow=False)]
+
+
+def search_trials(found: Json) -> list[Node]:
+    """Every setting that was measured on the choosing part."""
+    rows = [
+        [str(t["number"]), t["stage"], f"{t['length']:,}", t["setting"],
+         *(_number(t[key], ".4f") for key in ("loss", "penalty", "objective"))]
+        for t in found["trials"]
+    ]  # fmt: skip
+    return [table("All trials", ["trial", "stage", "tokens", "setting", "loss", "penalty", "objective"], rows)]
+
+
 def _number(value: float | None, form: str) -> str:
     return "–" if value is None else format(value, form)

@@ -133,3 +133,18 @@ def figures(told: Json) -> Iterator[RenderableType]:
         yield losses(told["evaluate"])
         if told["evaluate"]["passkey"]:
             yield passkeys(told["evaluate"])
+    if told["search"]:
+        yield searched(told["search"])
+
+
+def searched(found: Json) -> RenderableType:
+    """What a search chose, and its losses by position."""
+    rows = [
+        [
+            f"{b['start']:,}-{b['stop']:,}",
+            *("–" if b[key] is None else f"{b[key]:.4f}" for key in ("chosen", "default")),
+        ]
+        for b in found["bins"]
+    ]
+    title = f"search on {found['text']}: loss by position, on text held out"
+    return Group(Text(found["why"]), grid(title, ["positions", "chosen", "default"], rows, numbers=True))

@@ -10,6 +10,7 @@ if (byId("controls")) {
   buildDecay();
 }
 buildMeasured();
+buildSearch();
 let width = 0;
 new ResizeObserver(([entry]) => {
   if (entry.contentRect.width === width) return;

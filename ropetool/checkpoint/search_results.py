@@ -1,0 +1,122 @@
+"""What ``extend --method auto`` and ``--search`` kept in a file by ``--out``, read back and checked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from ropetool.checkpoint.results import Entry, opened, stretch_of
+
+
+@dataclass(frozen=True)
+class KeptBin:
+    """Mean loss over the positions [start, stop) of the held-out part; ``none`` where no extension was read so far."""
+
+    start: int
+    stop: int
+    chosen: float | None
+    default: float | None
+    none: float | None
+
+
+@dataclass(frozen=True)
+class KeptPair:
+    """One rotary pair: tokens a turn without scaling, and how many times slower the chosen and the default turn it."""
+
+    index: int
+    wavelength: float | None
+    chosen: float | None
+    default: float | None
+
+
+@dataclass(frozen=True)
+class KeptTrial:
+    """One trial, in words and numbers."""
+
+    number: int
+    stage: str
+    length: int
+    setting: str
+    loss: float | None
+    penalty: float | None
+    objective: float | None
+
+
+@dataclass(frozen=True)
+class KeptSearch:
+    """A search, as far as it is shown; lengths in tokens. ``output`` is the checkpoint that was written."""
+
+    file: str
+    output: str
+    checkpoint: str
+    why: str
+    is_default: bool
+    objective: str
+    original_length: int
+    length: int
+    text: str
+    chosen: str
+    default: str
+    gain: float | None
+    low: float | None
+    high: float | None
+    bins: tuple[KeptBin, ...]
+    pairs: tuple[KeptPair, ...]
+    trials: tuple[KeptTrial, ...]
+
+
+def read_search(path: Path) -> KeptSearch:
+    """A result of a search; raises `ConfigError` naming the key at fault."""
+    whole = opened(path, "search", "extend --method auto")
+    entry = whole.inner("search")
+    gain = entry.inner("gain")
+    return KeptSearch(
+        file=path.name,
+        output=whole.text("output"),
+        checkpoint=entry.text("checkpoint"),
+        why=entry.text("why"),
+        is_default=entry.flag("is_default"),
+        objective=entry.text("objective"),
+        original_length=entry.count("original_length"),
+        length=entry.count("length"),
+        text=entry.text("text"),
+        chosen=_setting(entry.inner("chosen")),
+        default=_setting(entry.inner("default")),
+        gain=gain.number("mean"),
+        low=gain.number("low"),
+        high=gain.number("high"),
+        bins=entry.each("bins", _bin),
+        pairs=entry.each("pairs", _pair),
+        trials=entry.each("trials", _trial),
+    )
+
+
+def _bin(entry: Entry) -> KeptBin:
+    start, stop = stretch_of(entry)
+    return KeptBin(start, stop, entry.number("chosen"), entry.number("default"), entry.number("none"))
+
+
+def _pair(entry: Entry) -> KeptPair:
+    wavelength, chosen, default = (entry.number(key) for key in ("wavelength", "chosen", "default"))
+    return KeptPair(entry.count("index"), wavelength, chosen, default)
+
+
+def _trial(entry: Entry) -> KeptTrial:
+    loss, penalty, objective = (entry.number(key) for key in ("loss", "penalty", "objective"))
+    setting = _setting(entry.inner("setting"))
+    return KeptTrial(
+        entry.count("number"), entry.text("stage"), entry.count("length"), setting, loss, penalty, objective
+    )
+
+
+def _setting(entry: Entry) -> str:
+    """Method and settings in a line, lists by their ends."""
+    settings = entry.inner("settings").values
+    said = ", ".join(f"{key} {_value(value)}" for key, value in settings.items())
+    return f"{entry.text('method')} {said}".strip()
+
+
+def _value(value: object) -> str:
+    if isinstance(value, list):
+        return f"{_value(value[0])} to {_value(value[-1])}" if value else "none"
+    return f"{value:g}" if isinstance(value, (int, float)) and abs(value) < 1e300 else str(value)[:40]
