@@ -33,7 +33,11 @@ RUNS: dict[str, tuple[str, ...]] = {
     "convert": (
         "convert source a --to interleaved --as same --for mlx-lm --dry-run", "convert begun --undo",
     ),
-    "extend": ("extend source b --method yarn --to 1k --dry-run",),
+    "extend": (
+        "extend source b --method yarn --to 1k --dry-run",
+        "extend source c --method auto --to 512 --text bundled --trials 8 --dry-run",
+        "extend source d --method auto --to 512 --text bundled --trials 4 --for sglang --dry-run",
+    ),
     "verify": ("verify source longer", "verify source wrong --quick", "verify source --served URL --tokens 48"),
     "evaluate": ("evaluate longer --against source --lengths 256,512 --passkey --trials 1 --depths 0",),
     "diff": ("diff source wrong", "diff source longer"),

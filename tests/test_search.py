@@ -1,0 +1,398 @@
+"""A search on the bundled model: what it chooses, what it says of that, and that it does the same again."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from ropetool import evaluate, extend
+from ropetool.checkpoint.bundled import CHECKPOINT, TEXT, bundled
+from ropetool.checkpoint.folder import read_config
+from ropetool.cli import app
+from ropetool.errors import ConfigError
+from ropetool.families.methods import Method, Weights
+from ropetool.families.reading import read_model
+from ropetool.models import outcome, searching
+from ropetool.models.bench import parts
+from ropetool.models.recall import RecallTask
+from ropetool.models.spelling import spell
+from tests.tiny import edit_json
+
+SOURCE = bundled(CHECKPOINT)
+TRIALS = 26
+AUTO = ("--method", "auto", "--to", "1k", "--text", "bundled", "--dtype", "float32")
+
+
+def run(capsys, *words: object) -> tuple[int, dict[str, Any], str]:
+    capsys.readouterr()
+    code = app.run([*map(str, words), "--json"])
+    out, err = capsys.readouterr()
+    return code, json.loads(out) if out else {}, err
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("search")
+
+
+@pytest.fixture(scope="module")
+def found(place: Path) -> dict[str, Any]:
+    """One search, written to place/auto, its study and its result beside it."""
+    words = [
+        "--trials",
+        str(TRIALS),
+        "--study",
+        place / "study.jsonl",
+        "--out",
+        place / "auto.json",
+        "--quiet",
+        "--json",
+    ]
+    assert app.run(["extend", *map(str, (SOURCE, place / "auto", *AUTO, *words))]) == 0
+    return json.loads((place / "auto.json").read_text())
+
+
+def test_what_is_written_is_what_was_chosen(found, place: Path) -> None:
+    chosen = found["search"]["chosen"]
+    reading = read_model(read_config(place / "auto"))
+    scaling = reading.rotations[0].scaling
+    assert reading.reach == 1024
+    assert found["method"] == chosen["method"] == scaling.name
+    assert scaling.attention_factor == chosen["attention_factor"]
+    for key in ("beta_fast", "beta_slow", "factor"):
+        assert getattr(scaling, key) == chosen["settings"].get(key, getattr(scaling, key))
+
+
+def test_it_beats_the_default_on_text_that_it_did_not_see(found) -> None:
+    search = found["search"]
+    assert not search["is_default"], search["why"]
+    assert search["gain"]["low"] > 0
+    assert search["gain"]["beyond_noise"]
+    assert search["default"]["method"] == "yarn"
+    assert search["default"]["settings"] == {}
+    by_bin = [(b["default"] - b["chosen"]) * b["tokens"] for b in search["bins"]]
+    assert sum(by_bin) / sum(b["tokens"] for b in search["bins"]) == pytest.approx(search["gain"]["mean"], abs=1e-9)
+
+
+def test_recall_is_at_least_that_of_the_best_fixed_method(found, place: Path) -> None:
+    task, filler = RecallTask.load(SOURCE / "recall.json"), bundled(TEXT).read_text(encoding="utf-8")
+    shares = {}
+    for method in (Method.YARN, Method.NTK, Method.LLAMA3):
+        made = extend.plan(SOURCE, place / f"fixed-{method.value}", method, to=1024, weights=Weights.LINK)
+        extend.apply(made)
+        shares[method.value] = made.destination
+    counted = {
+        name: evaluate.measure_recall(path, task, filler, [1024], documents=24, seed=11)[0].correct
+        for name, path in {**shares, "chosen": place / "auto"}.items()
+    }
+    # One standard error of a difference of two shares near 1 of 72 questions.
+    assert counted["chosen"] >= max(counted.values()) - 2, counted
+
+
+def test_the_losses_that_it_tells_are_those_of_the_written_model(found, place: Path) -> None:
+    """An oracle of its own: the written checkpoint, loaded by transformers, on the held-out part."""
+    text = bundled(TEXT).read_text(encoding="utf-8")
+    _, held = parts(SOURCE, text, 1024, 1, 7, keys=False)
+    windows = held.windows[:8]
+    losses = evaluate.position_losses(place / "auto", windows, dtype=extend_dtype())
+    for b in found["search"]["bins"]:
+        own = losses[:, b["from"] : b["to"]]
+        assert float(own.mean()) == pytest.approx(b["chosen"], abs=2e-4)
+        assert own.numel() == b["tokens"]
+
+
+def extend_dtype():
+    from ropetool.models.options import DType
+
+    return DType.FLOAT32
+
+
+def test_every_trial_is_told(found) -> None:
+    trials = found["search"]["trials"]
+    assert [trial["number"] for trial in trials] == list(range(1, len(trials) + 1))
+    screened = [trial for trial in trials if trial["stage"] in ("screen", "tune")]
+    assert len(screened) <= TRIALS
+    assert {trial["setting"]["method"] for trial in trials} >= {"yarn", "ntk", "abf", "llama3", "linear", "dynamic"}
+    for trial in trials:
+        assert trial["objective"] == pytest.approx(trial["loss"] + trial["penalty"])
+        assert not trial["reused"]
+    best = min(trial["objective"] for trial in trials)
+    linear = next(trial for trial in trials if trial["setting"]["method"] == "linear")
+    assert linear["objective"] > best + 0.5  # a setting that is known to be bad is seen to be
+
+
+def test_the_pairs_are_those_of_the_written_config(found, place: Path) -> None:
+    rotation = read_model(read_config(place / "auto")).rotations[0]
+    width = rotation.geometry.rotary_dim
+    plain = read_model(read_config(SOURCE)).rotations[0].scaling.inv_freq(width)
+    told = [pair["chosen"] for pair in found["search"]["pairs"]]
+    assert told == pytest.approx(list(plain / rotation.scaling.inv_freq(width)))
+
+
+def test_engines_that_do_not_read_a_key_are_named(found) -> None:
+    settings = found["search"]["chosen"]["settings"]
+    assert "attention_factor" in settings
+    deaf = {row["engine"] for row in found["search"]["engines"] if "attention_factor" in row["ignores"]}
+    assert {"sglang", "mlx-lm"} <= deaf
+    assert "transformers" not in deaf
+
+
+def test_a_second_run_resumes_from_the_study_and_chooses_the_same(found, place: Path, capsys, monkeypatch) -> None:
+    def no_model(*args, **kwargs):
+        raise AssertionError("nothing was left to measure")
+
+    monkeypatch.setattr("ropetool.models.bench.load", no_model)
+    words = ("--trials", TRIALS, "--study", place / "study.jsonl", "--dry-run")
+    code, again, _ = run(capsys, "extend", SOURCE, place / "again", *AUTO, *words)
+    assert code == 0
+    assert again["search"]["reused"] == len(again["search"]["trials"]) == len(found["search"]["trials"])
+    for key in ("chosen", "gain", "bins", "passkey", "why"):
+        assert again["search"][key] == found["search"][key]
+
+
+def test_a_study_of_another_model_is_refused(found, place: Path, tmp_path: Path, capsys) -> None:
+    other = tmp_path / "other"
+    extend_copy(other)
+    task = json.loads((other / "recall.json").read_text())
+    edit_json(other / "recall.json", digits=task["digits"] + 1)
+    words = ("--trials", TRIALS, "--study", place / "study.jsonl")
+    code, told, _ = run(capsys, "extend", other, tmp_path / "out", *AUTO, *words)
+    assert code == 2
+    assert "words" in told["error"]["message"]
+    assert not (tmp_path / "out").exists()
+
+
+def extend_copy(where: Path) -> None:
+    import shutil
+
+    shutil.copytree(SOURCE, where)
+
+
+def test_an_engine_binds_the_choice(place: Path, tmp_path: Path, capsys) -> None:
+    words = ("--trials", 14, "--for", "sglang")
+    code, told, _ = run(capsys, "extend", SOURCE, tmp_path / "out", *AUTO, *words)
+    assert code == 0
+    search = told["search"]
+    assert search["wanted_engine"] == "sglang"
+    assert all("attention_factor" not in trial["setting"]["settings"] for trial in search["trials"])
+    assert any("sglang would not turn so" in left["why"] for left in search["left"])
+    row = next(row for row in told["search"]["engines"] if row["engine"] == "sglang")
+    assert row["right"]
+
+
+def test_factors_are_searched_for_every_pair(tmp_path: Path, capsys) -> None:
+    words = (
+        "--method",
+        "longrope",
+        "--search",
+        "--to",
+        "1k",
+        "--text",
+        "bundled",
+        "--dtype",
+        "float32",
+        "--trials",
+        24,
+    )
+    code, told, _ = run(capsys, "extend", SOURCE, tmp_path / "out", *words)
+    assert code == 0
+    trials = [t["setting"]["settings"] for t in told["search"]["trials"] if t["setting"]["method"] == "longrope"]
+    assert len(trials) > 12
+    for settings in trials:
+        long = settings["long_factor"]
+        assert long == sorted(long)
+        assert len(long) == len(settings["short_factor"]) == 16
+        assert set(settings["short_factor"]) == {1.0}
+    scaling = read_model(read_config(tmp_path / "out")).rotations[0].scaling
+    assert scaling.name == told["search"]["chosen"]["method"]
+
+
+def test_nothing_better_than_noise_gives_the_default(found, monkeypatch, place: Path, tmp_path: Path, capsys) -> None:
+    real = outcome.gain
+
+    def noisy(*args):
+        return replace(real(*args), low=-0.01)
+
+    monkeypatch.setattr(outcome, "gain", noisy)
+    words = ("--trials", TRIALS, "--study", place / "study.jsonl")
+    code, told, _ = run(capsys, "extend", SOURCE, tmp_path / "out", *AUTO, *words)
+    assert code == 0
+    assert told["search"]["is_default"]
+    assert "not better than the default beyond noise" in told["search"]["why"]
+    assert told["search"]["chosen"] == told["search"]["default"]
+    assert read_config(tmp_path / "out")["rope_parameters"].keys().isdisjoint({"beta_fast", "attention_factor"})
+
+
+def test_passkeys_that_are_lost_keep_the_default(found, monkeypatch, place: Path, tmp_path: Path, capsys) -> None:
+    monkeypatch.setattr(outcome, "fewer", lambda one, other: True)
+    words = ("--trials", TRIALS, "--study", place / "study.jsonl")
+    _, told, _ = run(capsys, "extend", SOURCE, tmp_path / "out", *AUTO, *words)
+    assert told["search"]["is_default"]
+    assert "passkeys where the default finds" in told["search"]["why"]
+
+
+def test_the_parts_do_not_overlap_and_passkeys_are_told_in_words_of_the_first() -> None:
+    text = bundled(TEXT).read_text(encoding="utf-8")
+    choosing, held = parts(SOURCE, text, 256, 5, 7, keys=True)
+    rows = [set(map(tuple, part.windows.tolist())) for part in (choosing, held)]
+    assert not rows[0] & rows[1]
+    assert not torch.equal(choosing.documents[0].ids, held.documents[0].ids)
+    middle = text.find("\n", len(text) // 2) + 1
+    first = text[:middle]
+    filler = spell(SOURCE, first)
+    body = held.documents[0].ids.tolist()
+    whole = " ".join(map(str, (*filler, *filler)))
+    assert " ".join(map(str, body[1:40])) in whole or any(
+        " ".join(map(str, body[at : at + 40])) in whole for at in range(1, 200)
+    )
+
+
+def test_a_text_that_is_too_short_is_refused_with_the_numbers(tmp_path: Path, capsys) -> None:
+    text = tmp_path / "short.txt"
+    text.write_text("a few words only " * 40, encoding="utf-8")
+    words = ("--method", "auto", "--to", "1k", "--text", text)
+    code, told, _ = run(capsys, "extend", SOURCE, tmp_path / "out", *words)
+    assert code == 2
+    assert "a search needs twice the new length, 2048" in told["error"]["message"]
+
+
+def test_a_budget_that_is_too_short_is_refused_before_the_work(tmp_path: Path, capsys, monkeypatch) -> None:
+    monkeypatch.setattr(searching.Search, "measure", lambda *args: pytest.fail("it measured"))
+    code, told, _ = run(capsys, "extend", SOURCE, tmp_path / "out", *AUTO, "--budget", "0.001")
+    assert code == 2
+    assert "the least that a search needs here is" in told["error"]["message"]
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_budget_is_kept_and_what_it_cut_is_said(tmp_path: Path, capsys, monkeypatch) -> None:
+    """Readings that become slow: the search stops in time, and still reports."""
+    real = searching.Search._has_room
+    monkeypatch.setattr(
+        searching.Search, "_has_room", lambda self, s, stage: real(self, s + 1e6 * (len(self.entries) > 3), stage)
+    )
+    code, told, _ = run(capsys, "extend", SOURCE, tmp_path / "out", *AUTO, "--trials", "12")
+    assert code == 0
+    assert len(told["search"]["trials"]) == 4
+    assert any("the budget ended in the stage screen" in said for said in told["search"]["cut"])
+
+
+def test_text_that_says_nothing_is_warned_of(tmp_path: Path, capsys) -> None:
+    import random
+
+    draw = random.Random(1)
+    letters = [c for c in bundled(TEXT).read_text(encoding="utf-8")[:3000] if c.isprintable()]
+    text = tmp_path / "noise.txt"
+    text.write_text("".join(draw.choice(sorted(set(letters))) for _ in range(9000)), encoding="utf-8")
+    code, told, _ = run(
+        capsys, "extend", SOURCE, tmp_path / "out", "--method", "auto", "--to", "1k", "--text", text, "--trials", 4,
+        "--dtype", "float32",
+    )  # fmt: skip
+    assert code == 0
+    assert "loss-of-chance" in {warning["code"] for warning in told["search"]["warnings"]}
+
+
+BAD = {
+    "--search finds the factors of longrope": ("--method", "yarn", "--search", "--to", "1k", "--text", "bundled"),
+    "--text is about a search": ("--method", "yarn", "--to", "1k", "--text", "bundled"),
+    "--budget is about a search": ("--method", "yarn", "--to", "1k", "--budget", "3"),
+    "needs the new length by --to": ("--method", "auto", "--text", "bundled"),
+    "measures on a text": ("--method", "auto", "--to", "1k"),
+    "leave out --beta-fast": ("--method", "auto", "--to", "1k", "--text", "bundled", "--beta-fast", "3"),
+    "leave out --factor": ("--method", "auto", "--to", "1k", "--text", "bundled", "--factor", "4"),
+    "--seed -1 is out of range": (*AUTO, "--seed", "-1"),
+    "no number of minutes above 0": (*AUTO, "--budget", "0"),
+}
+
+
+@pytest.mark.parametrize("said", BAD)
+def test_what_cannot_be_asked_is_refused(said: str, tmp_path: Path, capsys) -> None:
+    code, told, _ = run(capsys, "extend", SOURCE, tmp_path / "out", *BAD[said])
+    assert code == 2
+    assert said in told["error"]["message"]
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(("flag", "place"), [("--study", "inside"), ("--out", "inside"), ("--study", "out/s"),
+                                             ("--out", "out/s")])  # fmt: skip
+def test_nothing_is_kept_in_a_checkpoint(flag: str, place: str, tmp_path: Path, capsys) -> None:
+    extend_copy(tmp_path / "source")
+    where = tmp_path / ("source/s.jsonl" if place == "inside" else place)
+    code, told, _ = run(capsys, "extend", tmp_path / "source", tmp_path / "out", *AUTO, flag, where, "--dry-run")
+    assert code == 2
+    assert flag in told["error"]["message"]
+    assert not where.exists()
+
+
+def test_two_files_of_one_name_are_refused(tmp_path: Path, capsys) -> None:
+    words = ("--study", tmp_path / "x", "--out", tmp_path / "x")
+    code, told, _ = run(capsys, "extend", SOURCE, tmp_path / "out", *AUTO, *words)
+    assert code == 2
+    assert "--study and --out are both" in told["error"]["message"]
+
+
+def test_a_class_that_takes_only_longrope_is_told_the_way(tmp_path: Path, capsys) -> None:
+    from tests import tiny
+
+    path = tiny.save(tiny.model_of("phi3"), tmp_path / "phi3")
+    code, told, _ = run(
+        capsys, "extend", path, tmp_path / "out", "--method", "auto", "--to", "256", "--text", "bundled"
+    )
+    assert code == 2
+    assert "longrope" in told["error"]["message"]
+
+
+def test_auto_is_no_method_of_a_plan(tmp_path: Path) -> None:
+    from ropetool.errors import UsageError
+
+    with pytest.raises(UsageError, match="auto is a search"):
+        extend.plan(SOURCE, tmp_path / "out", Method.AUTO, to=1024)
+
+
+def test_the_result_is_read_back_and_shown(found, place: Path, capsys) -> None:
+    page = place / "page.html"
+    words = ("report", place / "auto", "--search", place / "auto.json", "--out", page)
+    code, told, _ = run(capsys, *words)
+    assert code == 0
+    assert told["search"]["chosen"].startswith("yarn")
+    assert not any(warning["code"] == "result-of-another" for warning in told["warnings"])
+    text = page.read_text(encoding="utf-8")
+    for part in ("search-loss", "search-pairs", "All trials", found["search"]["why"][:40]):
+        assert part in text
+    assert app.run(["report", str(place / "auto"), "--search", str(place / "auto.json")]) == 0
+    assert "loss by position, on text held out" in capsys.readouterr().out
+
+
+def test_a_result_of_another_is_warned_of(found, place: Path, tmp_path: Path, capsys) -> None:
+    extend_copy(tmp_path / "other")
+    code, told, _ = run(capsys, "report", tmp_path / "other", "--search", place / "auto.json")
+    assert code == 0
+    assert "result-of-another" in {warning["code"] for warning in told["warnings"]}
+
+
+@pytest.mark.parametrize("key", ["why", "is_default", "gain", "bins", "pairs", "trials", "chosen", "length"])
+def test_a_malformed_result_names_its_key(found, place: Path, tmp_path: Path, key: str) -> None:
+    from ropetool.checkpoint.search_results import read_search
+
+    broken = json.loads(json.dumps(found))
+    broken["search"][key] = [] if key not in ("bins", "pairs", "trials") else "x"
+    (tmp_path / "x.json").write_text(json.dumps(broken))
+    with pytest.raises(ConfigError, match=f"search.{key}"):
+        read_search(tmp_path / "x.json")
+    del broken["search"]
+    (tmp_path / "x.json").write_text(json.dumps(broken))
+    with pytest.raises(ConfigError, match="holds no result of extend --method auto"):
+        read_search(tmp_path / "x.json")
+
+
+def test_the_terminal_shows_all_of_it(found, place: Path, capsys) -> None:
+    words = ("--trials", TRIALS, "--study", place / "study.jsonl", "--dry-run", "--quiet")
+    assert app.run(["extend", str(SOURCE), str(place / "shown"), *map(str, (*AUTO, *words))]) == 0
+    out = capsys.readouterr().out
+    for part in ("all trials", "next-token loss by position, held-out part", "how many times slower each pair turns",
+                 "engines that read it otherwise", "gain, held out", "95 % between"):  # fmt: skip
+        assert part in out
