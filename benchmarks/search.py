@@ -16,10 +16,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from ropetool.checkpoint.study import Study
-
 from ropetool import extend
 from ropetool.checkpoint.folder import read_config
+from ropetool.checkpoint.study import Study
 from ropetool.cli.app import run
 from ropetool.cli.options import parse_length
 from ropetool.families.methods import Method, Weights

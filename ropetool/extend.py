@@ -33,10 +33,10 @@ from ropetool.families.doubt import doubts
 from ropetool.families.kv_cache import KvCache, kv_cache
 from ropetool.families.lengths import Change, LengthEdits, length_edits, restored_lengths, to_json
 from ropetool.families.methods import Method, Weights
-from ropetool.families.native import native_of, new_length
+from ropetool.families.native import native_of
 from ropetool.families.protection import protected
 from ropetool.families.reading import Reading, Rotation, Warn, read_model
-from ropetool.families.recipes import RECIPES, check_settings, planned_block, settings_of_class
+from ropetool.families.recipes import RECIPES, check_settings, new_length, planned_block, settings_of_class
 from ropetool.families.rewriting import New, changes_of, marked, restored, rewritten_text
 from ropetool.families.version4 import UNTAKEN
 from ropetool.families.windows import local_layers
@@ -109,18 +109,13 @@ def plan(
     checkpoint = open_checkpoint(source, with_weights=weights is not Weights.NONE)
     config, settings = checkpoint.config, settings or {}
     reading = read_model(config)
-    if method is Method.AUTO:
-        raise UsageError("auto is a search, which settles on a method: see ropetool.search, or give a method")
-    if method is Method.NONE:
-        if to or factor or original or settings:
-            raise UsageError("--method none gives the block back that was there; it takes no length and no setting")
+    if method not in RECIPES:
+        _check_bare(method, to or factor or original or settings)
         return _undoing(checkpoint, reading, destination, weights)
     check_settings(method, settings)
     rotation = _scaled_rotation(reading, method)
     native = native_of(reading, rotation, original, method.value, replace_existing)
-    scale, length = new_length(
-        native, to, factor, RECIPES[method].own_factor, LONGEST_TOKENS, RECIPES[method].reaches_by_factor
-    )
+    scale, length = new_length(native, to, factor, RECIPES[method], LONGEST_TOKENS)
     local = local_layers(reading, length)
     given = {**settings_of_class(reading, method), **settings}
     block = planned_block(method, rotation, native, scale, given)
@@ -148,6 +143,14 @@ def plan(
         ),
     )  # fmt: skip
     return Extension(checkpoint, destination, weights, whole, edits, back, result)
+
+
+def _check_bare(method: Method, given: object) -> None:
+    """Raise `UsageError` for what writes no block of its own, and for none with anything else."""
+    if method is Method.AUTO:
+        raise UsageError("auto is a search, which settles on a method: see ropetool.search, or give a method")
+    if given:
+        raise UsageError("--method none gives the block back that was there; it takes no length and no setting")
 
 
 def _undoing(checkpoint: Checkpoint, reading: Reading, destination: Path, weights: Weights) -> Extension:

@@ -18,7 +18,7 @@ from safetensors.numpy import save_file
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "ropetool"
-VERBS = ("detect", "convert", "extend", "verify", "evaluate", "diff", "doctor", "served", "report")
+VERBS = ("detect", "convert", "extend", "verify", "evaluate", "diff", "doctor", "served", "report", "search")
 # Public as they are, and no verb: the reference encodings, which answer with torch where they are given tensors.
 PUBLIC = (*VERBS, "encodings")
 RANKS: tuple[tuple[str, ...], ...] = (

@@ -281,6 +281,14 @@ def test_a_budget_is_kept_and_what_it_cut_is_said(tmp_path: Path, capsys, monkey
     assert any("the budget ended in the stage screen" in said for said in told["search"]["cut"])
 
 
+def test_a_machine_that_stands_still_still_gives_the_default(tmp_path: Path, capsys, monkeypatch) -> None:
+    monkeypatch.setattr(searching.Search, "report_seconds", lambda self: 1e9)
+    code, told, _ = run(capsys, "extend", SOURCE, tmp_path / "out", *AUTO, "--trials", "12")
+    assert code == 0
+    assert [trial["setting"]["method"] for trial in told["search"]["trials"]] == ["yarn"]
+    assert told["search"]["is_default"]
+
+
 def test_text_that_says_nothing_is_warned_of(tmp_path: Path, capsys) -> None:
     import random
 

@@ -29,6 +29,9 @@ PUBLIC = {
     "diff": Public("Diff", "What two checkpoints differ in.", ("ropetool.diff",)),
     "doctor": Public("Doctor", "What each engine makes of a config.", ("ropetool.doctor",)),
     "report": Public("Report", "A checkpoint's RoPE on one page.", ("ropetool.report",)),
+    "search": Public(
+        "Search", "An extension found by measuring.", ("ropetool.search", "ropetool.models.searched")
+    ),
     "encodings": Public("Encodings", "Reference implementations of positional encodings.", ("ropetool.encodings",)),
     "choices": Public(
         "Choices",

@@ -196,6 +196,7 @@ def read_evaluation(path: Path) -> KeptEvaluation:
 
 
 def opened(path: Path, key: str, command: str) -> Entry:
+    """The result of a command that a file holds, known by ``key``; raises `ConfigError` for a file that holds none."""
     values = read_named_json(path, OF_RESULT)
     if key not in values:
         error = values.get("error")
@@ -226,6 +227,7 @@ def _bin(entry: Entry) -> LossBin:
 
 
 def stretch_of(entry: Entry) -> tuple[int, int]:
+    """The positions [from, to) that an entry is about."""
     start, stop = entry.count("from"), entry.count("to")
     if stop <= start:
         raise entry.fault("to", f"above from, which is {start}")

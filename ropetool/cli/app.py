@@ -104,10 +104,12 @@ def run(arguments: list[str]) -> int:
 def _internal(error: Exception) -> RopetoolError:
     """A fault of ropetool's own: still one sentence, and never the exit code of a check that failed."""
     said = " ".join(str(error).split())[:200]
-    return InternalError(
+    found = InternalError(
         f"{type(error).__name__}: {said}. This is a fault of ropetool; please report it with what "
         f"ROPETOOL_TRACEBACK=1 prints",
     )
+    found.__cause__ = error
+    return found
 
 
 def _usage(error: Exception) -> str:

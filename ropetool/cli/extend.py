@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ropetool.checkpoint.config import Style
 from ropetool.checkpoint.hub_id import Need
 from ropetool.cli import searching
-from ropetool.cli.checkpoints import local
+from ropetool.cli.checkpoints import Named, local
 from ropetool.cli.keeping import Out, keep
 from ropetool.cli.options import Destination, DryRun, Json, MaxMemoryOption, Quiet, Source, parse_length
 from ropetool.cli.sink import Sink
 from ropetool.families.methods import Method, Weights
+
+if TYPE_CHECKING:
+    from ropetool.extend import Extended, Extension
+    from ropetool.models.searched import Searched
 
 MethodOption = Annotated[
     Method,
@@ -101,35 +106,54 @@ def extend(
     Example: ropetool extend ./SmolLM2-135M ./SmolLM2-135M-32k --method yarn --to 32k
     """
     from ropetool import extend as verb
-    from ropetool.checkpoint.factors import read_factors
-    from ropetool.views import jsons
 
     sink = Sink(json, quiet)
-    given: dict[str, Any] = {
-        "base": base, "beta_fast": beta_fast, "beta_slow": beta_slow, "truncate": truncate, "mscale": mscale,
-        "mscale_all_dim": mscale_all_dim, "attention_factor": attention_factor, "low_freq_factor": low_freq_factor,
-        "high_freq_factor": high_freq_factor, **(read_factors(factors) if factors else {}),
-    }  # fmt: skip
-    given = {key: value for key, value in given.items() if value is not None}
+    settings = _given(
+        factors, base=base, beta_fast=beta_fast, beta_slow=beta_slow, truncate=truncate, mscale=mscale,
+        mscale_all_dim=mscale_all_dim, attention_factor=attention_factor, low_freq_factor=low_freq_factor,
+        high_freq_factor=high_freq_factor,
+    )  # fmt: skip
     asked = searching.Asked(text, engine, budget, trials, seed, study, device, dtype, max_memory)
     searching.check_places(src, dst, asked, out)
-    planned = partial(
+    plan = partial(
         verb.plan, destination=dst, original=original, style=style, weights=weights, replace_existing=replace
     )
-    fixed = {**given, **({"factor": factor} if factor is not None else {})}
-    searched = None
-    if searching.wanted(method, search, to, fixed, asked):
-        path, searched, candidate = searching.run(src, asked, to or 0, search, planned, sink)
-        extension = searching.plan_of(candidate, planned, path, to or 0)
+    if searching.wanted(method, search, to, _given(None, factor=factor, **settings), asked):
+        extension, searched = searching.run(src, asked, to or 0, search, plan, sink)
     else:
-        planned = partial(planned, method=method, to=to, factor=factor, settings=given)
-        extension = planned(local(src, Need.CONFIGS if weights is Weights.NONE else Need.PLAN, sink))
-        if src.hub and weights is not Weights.NONE and not dry_run:  # fetched when nothing is left to refuse
-            extension = planned(local(src, Need.WEIGHTS, sink))
-    result = extension.result
-    if not dry_run:
-        total_bytes = sum(shard.size_bytes for shard in extension.checkpoint.shards)
-        with sink.bytes_progress("copying", total_bytes) as progress:
-            result = verb.apply(extension, progress)
+        plan = partial(plan, method=method, to=to, factor=factor, settings=settings)
+        extension, searched = _planned(src, plan, weights, sink, dry_run), None
+    result = extension.result if dry_run else _applied(extension, sink)
     sink.result("extended", result, dry_run=dry_run, searched=searched)
-    keep(out, jsons.extended(result, dry_run=dry_run, searched=searched))
+    _keep(out, result, dry_run, searched)
+
+
+def _given(factors: Path | None, **settings: Any) -> dict[str, Any]:
+    """What was given of the settings, the lists of a file of factors among them."""
+    from ropetool.checkpoint.factors import read_factors
+
+    given = {key: value for key, value in settings.items() if value is not None}
+    return {**given, **(read_factors(factors) if factors else {})}
+
+
+def _keep(out: Path | None, result: Extended, dry_run: bool, searched: Searched | None) -> None:
+    from ropetool.views import jsons
+
+    if out is not None:
+        keep(out, jsons.extended(result, dry_run=dry_run, searched=searched))
+
+
+def _planned(src: Named, plan: Callable[..., Extension], weights: Weights, sink: Sink, dry_run: bool) -> Extension:
+    """The plan, by the headers; the weights of one at the Hub are fetched when nothing is left to refuse."""
+    extension = plan(local(src, Need.CONFIGS if weights is Weights.NONE else Need.PLAN, sink))
+    if src.hub and weights is not Weights.NONE and not dry_run:
+        extension = plan(local(src, Need.WEIGHTS, sink))
+    return extension
+
+
+def _applied(extension: Extension, sink: Sink) -> Extended:
+    from ropetool import extend as verb
+
+    total_bytes = sum(shard.size_bytes for shard in extension.checkpoint.shards)
+    with sink.bytes_progress("copying", total_bytes) as progress:
+        return verb.apply(extension, progress)

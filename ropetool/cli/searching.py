@@ -115,8 +115,8 @@ def _is_same(one: Path, other: Path) -> bool:
 
 def run(
     src: Named, asked: Asked, length: int, factors: bool, planned: Callable[..., Extension], sink: Sink
-) -> tuple[Path, Searched, Candidate]:
-    """Search; returns the checkpoint's path, what was found, and what to write. ``planned`` is `extend.plan`."""
+) -> tuple[Extension, Searched]:
+    """Search; returns what is to be written, and what was found. ``planned`` is `extend.plan`."""
     from ropetool import search as verb
 
     path = local(src, Need.WEIGHTS, sink)
@@ -130,7 +130,7 @@ def run(
     )  # fmt: skip
 
     def extended(candidate: Candidate) -> verb.Extended:
-        result = plan_of(candidate, planned, path, length)
+        result = _plan_of(candidate, planned, path, length)
         told = result.result
         return verb.Extended(
             result.config, result.reading, told.factor, told.theta, told.attention_factor, told.original_length
@@ -142,10 +142,10 @@ def run(
         if asked.study is not None and asked.study.exists():
             sys.stderr.write(f"{asked.study} keeps what was measured: the same command goes on from there\n")
         raise
-    return path, replace(found, checkpoint=str(src)), candidate
+    return _plan_of(candidate, planned, path, length), replace(found, checkpoint=str(src))
 
 
-def plan_of(candidate: Candidate, planned: Callable[..., Extension], path: Path, length: int) -> Extension:
+def _plan_of(candidate: Candidate, planned: Callable[..., Extension], path: Path, length: int) -> Extension:
     """The extension that a candidate stands for."""
     settings = dict(candidate.settings)
     factor = settings.pop("factor", None)

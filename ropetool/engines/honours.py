@@ -48,7 +48,9 @@ def honours(case: Case, keys: Sequence[str]) -> tuple[Honour, ...]:
 def honour(row: Listener, case: Case, keys: Sequence[str]) -> Honour:
     """What one row makes of a config."""
     heard = row.hears(case)
-    right, said = _judged(row, case, heard)
+    right, said = _judged(case, heard)
+    flags = row.flags(case) if heard.turns and right is False else ""
+    said = f"{said}; with {flags} it would turn so" if flags else said
     ignores = tuple(key for key in dict.fromkeys(keys) if _passes_over(row, case, heard, key))
     return Honour(row.engine.value, row.part, row.version, row.origin.value, right, ignores, said)
 
@@ -61,23 +63,20 @@ def takes(engine: EngineName, case: Case) -> str:
     rows = [row for row in LISTENERS if row.engine is engine]
     knowing = [row for row in rows if _knows(row, case)]
     for row in knowing or rows:
-        right, said = _judged(row, case, row.hears(case))
+        right, said = _judged(case, row.hears(case))
         if not right:
             return f"{said} ({', '.join(filter(None, (row.part, row.version)))})"
     return ""
 
 
-def _judged(row: Listener, case: Case, heard: Heard) -> tuple[bool | None, str]:
+def _judged(case: Case, heard: Heard) -> tuple[bool | None, str]:
     """Whether a row turns as the config means, None where that is not known; and what is to be said of it."""
     if heard.refusal:
         return False, f"will not load it: {heard.refusal}"
     if heard.unknown or heard.pairing is None:
         return None, heard.unknown or f"no class for {case.reading.model_type} was read in its source"
     wrong = "; ".join(fault.said for fault in faults(case, heard) if fault.about != "length")
-    if not wrong:
-        return True, heard.advice
-    flags = row.flags(case)
-    return False, f"{wrong}; with {flags} it would turn so" if flags else wrong
+    return (False, wrong) if wrong else (True, heard.advice)
 
 
 def _knows(row: Listener, case: Case) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ropetool.errors import MethodError, UsageError
+from ropetool.errors import MethodError
 from ropetool.families.methods import EXTENDING, Method
 from ropetool.families.reading import Reading, Rotation, Warn
 from ropetool.rope.frequencies import Default, Linear, Proportional, Scaling
@@ -107,37 +107,3 @@ def _trained_under_linear(length: int, factor: float) -> tuple[int, tuple[Warn, 
         f"was never raised for the linear factor, give the trained length by --original",
     )
     return int(native), (warning,)
-
-
-def new_length(
-    native: Native, to: int | None, factor: float | None, own_factor: bool, longest: int, least_factor: bool = False
-) -> tuple[float, int]:
-    """The exact factor, and the length in tokens: the smallest factor that reaches ``to``, or what ``factor`` gives.
-
-    A method with an ``own_factor`` takes both; with ``least_factor`` not one below the ratio of the lengths. Raises
-    `UsageError` for a length that is not longer.
-    """
-    if (to is None and factor is None) or (to is not None and factor is not None and not own_factor):
-        raise UsageError("give the new length by --to, or the factor by --factor, one of them")
-    if factor is not None and not 1 <= factor < float("inf"):
-        raise UsageError(f"--factor {factor:g} would shrink the context; it must be at least 1", factor=factor)
-    ratio = (to or 0) / native.length if factor is None else factor
-    to = int(min(native.length * ratio, 2 * longest)) if to is None else to
-    if least_factor and ratio * native.length < to:
-        raise UsageError(
-            f"--factor {ratio:g} over {native.length} tokens reaches {ratio * native.length:g}, not the {to} of --to; "
-            f"give --factor {to / native.length:g} or more, or leave it out",
-            factor=ratio,
-            to=to,
-        )
-    if to > longest:
-        raise UsageError(f"a context of more than {longest:,} tokens is not to be had; give a smaller length")
-    if to < native.reaches or to <= native.length:
-        raise UsageError(
-            f"the new length of {to} tokens must be above the trained {native.length}, and not below the current "
-            f"{native.reaches}",
-            to=to,
-            original_length=native.length,
-            length=native.reaches,
-        )
-    return ratio, to

@@ -105,6 +105,38 @@ def check_settings(method: Method, settings: Mapping[str, Any]) -> None:
             raise UsageError(f"{key} is a setting of {takers}, not of {method.value}", key=key, method=method.value)
 
 
+def new_length(native: Native, to: int | None, factor: float | None, recipe: Recipe, longest: int) -> tuple[float, int]:
+    """The exact factor, and the length in tokens: the smallest factor that reaches ``to``, or what ``factor`` gives.
+
+    A method with an ``own_factor`` takes both. Raises `UsageError` for a length that is not longer, and for a factor
+    that does not reach it, where it must.
+    """
+    if (to is None and factor is None) or (to is not None and factor is not None and not recipe.own_factor):
+        raise UsageError("give the new length by --to, or the factor by --factor, one of them")
+    if factor is not None and not 1 <= factor < float("inf"):
+        raise UsageError(f"--factor {factor:g} would shrink the context; it must be at least 1", factor=factor)
+    ratio = (to or 0) / native.length if factor is None else factor
+    to = int(min(native.length * ratio, 2 * longest)) if to is None else to
+    if recipe.reaches_by_factor and ratio * native.length < to:
+        raise UsageError(
+            f"--factor {ratio:g} over {native.length} tokens reaches {ratio * native.length:g}, not the {to} of --to; "
+            f"give --factor {to / native.length:g} or more, or leave it out",
+            factor=ratio,
+            to=to,
+        )
+    if to > longest:
+        raise UsageError(f"a context of more than {longest:,} tokens is not to be had; give a smaller length")
+    if to < native.reaches or to <= native.length:
+        raise UsageError(
+            f"the new length of {to} tokens must be above the trained {native.length}, and not below the current "
+            f"{native.reaches}",
+            to=to,
+            original_length=native.length,
+            length=native.reaches,
+        )
+    return ratio, to
+
+
 @dataclass(frozen=True)
 class Planned:
     """A rope block with its ``rope_theta``, and what had to be dropped from the old one."""

@@ -113,8 +113,11 @@ class Search:
         return next(same, None)
 
     def _has_room(self, seconds: float, stage: str) -> bool:
-        """Whether so much is left besides what the report will take, by what readings have cost so far."""
-        if time.monotonic() + seconds + self.report_seconds() <= self.ends:
+        """Whether so much is left besides what the report will take, by what readings have cost so far.
+
+        The first reading, of the default, is always made: nothing can be told without it.
+        """
+        if not self.entries or time.monotonic() + seconds + self.report_seconds() <= self.ends:
             return True
         self.whole = False
         said = f"the budget ended in the stage {stage}, after {len(self.entries)} trials"

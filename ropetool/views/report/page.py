@@ -26,8 +26,8 @@ SCRIPTS = ("dom", "plot", "state", "controls", "bands", "clocks", "pairing", "dr
            "search", "start")  # fmt: skip
 NOTHING_MEASURED = (
     '<p class="note">No result was given: <code>ropetool verify A B --out verify.json</code> and <code>ropetool '
-    "evaluate CKPT --out loss.json</code> make them, and <code>ropetool extend SRC DST --method auto --out search.json</code> a search; <code>--verify</code>, "
-    "<code>--evaluate</code> and <code>--search</code> show them here.</p>"
+    "evaluate CKPT --out loss.json</code> make them, and <code>ropetool extend SRC DST --method auto --out search.json"
+    "</code> a search; <code>--verify</code>, <code>--evaluate</code> and <code>--search</code> show them here.</p>"
 )
 _SLOT = re.compile(r"\{\{(\w+)\}\}")
 
