@@ -27,6 +27,7 @@ from ropetool.rope.spaces import KNOTS, Space, knots_of, longrope_space
 
 if TYPE_CHECKING:
     from ropetool.models.searching import Entry, Planned, Search
+    from ropetool.models.stages import Stages
 
 Talk = Callable[[str], None]
 
@@ -83,7 +84,8 @@ def search(path: Path, wish: Wish, extended: Callable[[Candidate], Extended], ta
     checkpoint cannot take. Raises `UsageError` where the text or the budget is too short, or the optimiser is not
     installed, and what loading raises.
     """
-    from ropetool.models.bench import Bench, Turned, parts
+    from ropetool.models.bench import Bench, Turned, parts, quick_dtype
+    from ropetool.models.load import pick_device
     from ropetool.models.objective import bins_for
     from ropetool.models.ranks import world_size
     from ropetool.models.searching import Search
@@ -100,11 +102,11 @@ def search(path: Path, wish: Wish, extended: Callable[[Candidate], Extended], ta
     candidates, default, trained = _candidates(config, wish, extended)
     bins = bins_for(trained, wish.length)
     choosing, held = parts(path, wish.text, wish.length, MOST_DOCUMENTS, wish.seed, keys=True)
-    unextended = Turned(config, read_model(config))
-    clock = Clock()
-    with Study.open(wish.study, _identity(path, wish, bins.block)) as study:
+    unextended, clock, device = Turned(config, read_model(config)), Clock(), pick_device(wish.device)
+    dtype = wish.dtype or quick_dtype(path, device, talk)
+    with Study.open(wish.study, _identity(path, wish, bins.block, str(device), dtype)) as study:
         bench = Bench(
-            path, config, study, clock, block=bins.block, device=wish.device, dtype=wish.dtype,
+            path, config, study, clock, block=bins.block, device=wish.device, dtype=dtype,
             max_memory=wish.max_memory, longest=wish.length, talk=talk,
         )  # fmt: skip
         if wish.trials is None:
@@ -113,6 +115,7 @@ def search(path: Path, wish: Wish, extended: Callable[[Candidate], Extended], ta
         stages = planned(
             clock.seconds, ends - time.monotonic(), trained, wish.length, windows, wish.trials, bool(choosing.documents)
         )
+        talk(_told(stages, bins.length, str(device)))
         configure = _configured(wish, extended)
         state = Search(bench, choosing, held, bins, stages, unextended, configure, ends, talk)
         state.read_unextended()
@@ -128,13 +131,23 @@ def _warm(trained: int) -> tuple[int, int]:
     return max(16, trained // 8), max(32, trained // 2)
 
 
-def _identity(path: Path, wish: Wish, block: int) -> dict[str, Any]:
+def _told(stages: Stages, length: int, device: str) -> str:
+    """What is going to be read, in a sentence."""
+    again = "" if stages.decide == stages.screen else f", the best of them at {stages.decide}"
+    keys = f", and {stages.documents} passkeys each" if stages.documents else ""
+    return (
+        f"on {device}: up to {stages.trials} settings are read at {stages.screen} tokens, {stages.windows} at a time"
+        f"{again}; then the best and the default on {stages.held_windows} x {length} tokens held out{keys}"
+    )
+
+
+def _identity(path: Path, wish: Wish, block: int, device: str, dtype: DType | None) -> dict[str, Any]:
     """What measurements in a study depend on, beside the config and the lengths that are in their keys."""
     from ropetool.models.bench import identity_of
 
     return {
         **identity_of(path), "text": hashlib.sha256(wish.text.encode()).hexdigest()[:24], "length": wish.length,
-        "block": block, "seed": wish.seed, "device": wish.device.value, "dtype": wish.dtype.value if wish.dtype else "",
+        "block": block, "seed": wish.seed, "device": device, "dtype": dtype.value if dtype else "as stored",
     }  # fmt: skip
 
 

@@ -76,7 +76,7 @@ class Bench:
         """Load the model at ``path``, whose config is given; ``block`` tokens make one number of a reading."""
         self.block, self.talk, self.clock = block, talk, clock
         self.device, self._wanted_device = pick_device(device), device
-        self.dtype = dtype or quick_dtype(path, self.device, talk)
+        self.dtype = dtype
         self._path, self._config, self._study, self._longest = path, config, study, longest
         self._max_memory = max_memory
         self._loaded: tuple[Swappable, Passes] | None = None
