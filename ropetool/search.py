@@ -14,14 +14,14 @@ from ropetool.checkpoint.study import Study
 from ropetool.engines.heard import Case
 from ropetool.engines.honours import honours, takes
 from ropetool.engines.names import EngineName
-from ropetool.errors import ConfigError, MethodError, UsageError
+from ropetool.errors import ConfigError, MethodError, RopetoolError, UsageError
 from ropetool.families.candidates import Candidate, Model, fixed, space_of, start_of
 from ropetool.families.methods import Method
 from ropetool.families.reading import Reading, read_model
 from ropetool.models.options import Device, DType, MaxMemory
 from ropetool.models.searched import Hearing, Pair, Searched, Setting
 from ropetool.rope.bands import wavelengths
-from ropetool.rope.frequencies import Floats, plain_inv_freq
+from ropetool.rope.frequencies import Floats, Yarn, plain_inv_freq
 from ropetool.rope.optimiser import LARGEST_SEED, need_optimiser
 from ropetool.rope.spaces import KNOTS, Space, knots_of, longrope_space
 
@@ -178,7 +178,7 @@ def _candidates(
     """
     configure = _configured(wish, extended)
     geometry = read_model(config).rotations[0].geometry
-    first: Exception | None = None
+    first: RopetoolError | None = None
     for method in (Method.YARN, Method.NTK, Method.LLAMA3, Method.LINEAR, Method.DYNAMIC):
         try:
             configure(Candidate(method))
@@ -190,7 +190,30 @@ def _candidates(
         model = Model(wish.length / made.original_length, float(theta), geometry.rotary_dim)
         rows = [candidate for candidate in fixed(model) if candidate != Candidate(method)]
         return (Candidate(method), *([] if wish.factors else rows)), Candidate(method), made.original_length
-    raise first or MethodError("no method can be had for this checkpoint")
+    refused = first or MethodError("no method can be had for this checkpoint")
+    default, trained = _by_factors(geometry.rotary_dim, wish, extended, refused)
+    if not wish.factors:
+        said = f"{refused.message}; `--method longrope --search` finds a factor for each pair instead"
+        raise MethodError(said, method=Method.AUTO.value) from refused
+    return (default,), default, trained
+
+
+def _by_factors(
+    width: int, wish: Wish, extended: Callable[[Candidate], Extended], refused: RopetoolError
+) -> tuple[Candidate, int]:
+    """LongRoPE by the factors that YaRN has, for a class that takes nothing else; raises ``refused`` for any other."""
+    ones = [1.0] * (width // 2)
+    try:
+        made = extended(Candidate(Method.LONGROPE, {"short_factor": ones, "long_factor": ones}))
+    except (MethodError, ConfigError):
+        raise refused from None
+    ratio, theta = wish.length / made.original_length, float(made.reading.extension.get("original_theta") or made.theta)
+    yarn = Yarn(theta, ratio, made.original_length)
+    space = longrope_space(width // 2, ratio)
+    slower = plain_inv_freq(theta, width) / yarn.inv_freq(width)
+    return Candidate(
+        Method.LONGROPE, space.settings(knots_of(space, list(slower), yarn.attention_factor))
+    ), made.original_length
 
 
 def _model(state: Search, start: Planned) -> Model:
@@ -269,10 +292,10 @@ def _searched(path: Path, wish: Wish, state: Search, best: Entry, default: Plann
 
     found = outcome(state, best, default)
     written, bench = found.written, state.bench
-    rotation, length = written.turned.reading.rotations[0], state.bins.length
-    theta = written.turned.reading.extension.get("original_theta") or rotation.scaling.theta
+    rotation, length = default.turned.reading.rotations[0], state.bins.length
+    theta = default.turned.reading.extension.get("original_theta") or rotation.scaling.theta
     plain = wavelengths(plain_inv_freq(float(theta), rotation.geometry.rotary_dim))
-    ways = zip(plain, _slower(written, length), _slower(default, length), strict=True)
+    ways = zip(plain, _slower(best.planned, length), _slower(default, length), strict=True)
     keys = [key for key in written.setting.settings if key != "base"]
     heard = honours(Case(written.turned.config, written.turned.reading), keys)
     return Searched(

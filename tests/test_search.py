@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -75,7 +76,7 @@ def test_it_beats_the_default_on_text_that_it_did_not_see(found) -> None:
     assert search["gain"]["beyond_noise"]
     assert search["default"]["method"] == "yarn"
     assert search["default"]["settings"] == {}
-    by_bin = [(b["default"] - b["chosen"]) * b["tokens"] for b in search["bins"]]
+    by_bin = [(b["default"] - b["best"]) * b["tokens"] for b in search["bins"]]
     assert sum(by_bin) / sum(b["tokens"] for b in search["bins"]) == pytest.approx(search["gain"]["mean"], abs=1e-9)
 
 
@@ -102,7 +103,7 @@ def test_the_losses_that_it_tells_are_those_of_the_written_model(found, place: P
     losses = evaluate.position_losses(place / "auto", windows, dtype=extend_dtype())
     for b in found["search"]["bins"]:
         own = losses[:, b["from"] : b["to"]]
-        assert float(own.mean()) == pytest.approx(b["chosen"], abs=2e-4)
+        assert float(own.mean()) == pytest.approx(b["best"], abs=2e-4)
         assert own.numel() == b["tokens"]
 
 
@@ -130,7 +131,7 @@ def test_the_pairs_are_those_of_the_written_config(found, place: Path) -> None:
     rotation = read_model(read_config(place / "auto")).rotations[0]
     width = rotation.geometry.rotary_dim
     plain = read_model(read_config(SOURCE)).rotations[0].scaling.inv_freq(width)
-    told = [pair["chosen"] for pair in found["search"]["pairs"]]
+    told = [pair["best"] for pair in found["search"]["pairs"]]
     assert told == pytest.approx(list(plain / rotation.scaling.inv_freq(width)))
 
 
@@ -168,8 +169,6 @@ def test_a_study_of_another_model_is_refused(found, place: Path, tmp_path: Path,
 
 
 def extend_copy(where: Path) -> None:
-    import shutil
-
     shutil.copytree(SOURCE, where)
 
 
@@ -351,7 +350,20 @@ def test_a_class_that_takes_only_longrope_is_told_the_way(tmp_path: Path, capsys
         capsys, "extend", path, tmp_path / "out", "--method", "auto", "--to", "256", "--text", "bundled"
     )
     assert code == 2
-    assert "longrope" in told["error"]["message"]
+    assert "`--method longrope --search` finds a factor for each pair instead" in told["error"]["message"]
+
+
+def test_a_class_that_takes_only_longrope_is_searched_for_factors(tmp_path: Path, capsys) -> None:
+    from tests import tiny
+
+    path = tiny.save(tiny.model_of("phi3"), tmp_path / "phi3")
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(SOURCE / name, path / name)
+    words = ("--method", "longrope", "--search", "--to", 256, "--text", "bundled", "--trials", 12)
+    code, told, _ = run(capsys, "extend", path, tmp_path / "out", *words)
+    assert code == 0, told
+    assert told["search"]["default"]["method"] == "longrope"
+    assert read_model(read_config(tmp_path / "out")).rotations[0].scaling.name == "longrope"
 
 
 def test_auto_is_no_method_of_a_plan(tmp_path: Path) -> None:

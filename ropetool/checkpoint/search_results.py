@@ -14,18 +14,18 @@ class KeptBin:
 
     start: int
     stop: int
-    chosen: float | None
+    best: float | None
     default: float | None
     none: float | None
 
 
 @dataclass(frozen=True)
 class KeptPair:
-    """One rotary pair: tokens a turn without scaling, and how many times slower the chosen and the default turn it."""
+    """One rotary pair: tokens a turn without scaling, and how many times slower the best and the default turn it."""
 
     index: int
     wavelength: float | None
-    chosen: float | None
+    best: float | None
     default: float | None
 
 
@@ -56,6 +56,7 @@ class KeptSearch:
     length: int
     text: str
     chosen: str
+    best: str
     default: str
     gain: float | None
     low: float | None
@@ -81,6 +82,7 @@ def read_search(path: Path) -> KeptSearch:
         length=entry.count("length"),
         text=entry.text("text"),
         chosen=_setting(entry.inner("chosen")),
+        best=_setting(entry.inner("best")),
         default=_setting(entry.inner("default")),
         gain=gain.number("mean"),
         low=gain.number("low"),
@@ -93,12 +95,12 @@ def read_search(path: Path) -> KeptSearch:
 
 def _bin(entry: Entry) -> KeptBin:
     start, stop = stretch_of(entry)
-    return KeptBin(start, stop, entry.number("chosen"), entry.number("default"), entry.number("none"))
+    return KeptBin(start, stop, entry.number("best"), entry.number("default"), entry.number("none"))
 
 
 def _pair(entry: Entry) -> KeptPair:
-    wavelength, chosen, default = (entry.number(key) for key in ("wavelength", "chosen", "default"))
-    return KeptPair(entry.count("index"), wavelength, chosen, default)
+    wavelength, best, default = (entry.number(key) for key in ("wavelength", "best", "default"))
+    return KeptPair(entry.count("index"), wavelength, best, default)
 
 
 def _trial(entry: Entry) -> KeptTrial:

@@ -215,7 +215,7 @@ class Study:
         form, there = header[NAME], header.get(IDENTITY)
         if type(form) is not int or form != FORMAT:
             raise self._no_study(f"its first line has {NAME} {str(form)[:40]}, and this ropetool reads {FORMAT}")
-        if header.keys() != {NAME, IDENTITY} or not _is_identity(there):
+        if header.keys() != {NAME, IDENTITY} or not isinstance(there, dict) or not _is_identity(there):
             raise self._no_study(f"its first line must have an {IDENTITY} of plain values by name, and nothing else")
         self._check_identity(there)
 

@@ -90,7 +90,7 @@ def _knows(row: Listener, case: Case) -> bool:
 def _plain(case: Case) -> dict[str, Any]:
     """The config without any scaling, its bases where either style has them."""
     family, rotations, text = case.reading.family, case.reading.rotations, case.text
-    first = next((text[key] for key in BLOCKS if isinstance(text.get(key), Mapping)), {})
+    first: Mapping[str, Any] = next((text[key] for key in BLOCKS if isinstance(text.get(key), Mapping)), {})
     if family.kinds:
         pairs = list(zip(family.kinds, rotations, strict=True))
         block = {kind.layer_type: _unscaled(rotation.block.values, rotation.scaling.theta) for kind, rotation in pairs}

@@ -89,7 +89,7 @@ def _why(best: Entry, same: bool, found: Gain, fewer_keys: tuple[Keys, ...]) -> 
         )
     for lost in fewer_keys:
         return True, (
-            f"{name} has the lower loss on the held-out part ({span}), but finds {lost.chosen} of {lost.trials} "
+            f"{name} has the lower loss on the held-out part ({span}), but finds {lost.best} of {lost.trials} "
             f"passkeys where the default finds {lost.default}, so the default was written"
         )
     return False, f"{name} beats the default on the held-out part by {span}"

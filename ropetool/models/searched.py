@@ -58,22 +58,22 @@ class Left:
 
 @dataclass(frozen=True)
 class PositionBin:
-    """Mean loss over the positions [start, stop) of the held-out part: the chosen, the default, and no extension.
+    """Mean loss over the positions [start, stop) of the held-out part: the best, the default, and no extension.
 
-    None where the budget left no time to read that one so far.
+    ``none`` is None beyond the trained length, where that is not read.
     """
 
     start: int
     stop: int
     tokens: int
-    chosen: float
+    best: float
     default: float
     none: float | None
 
 
 @dataclass(frozen=True)
 class Gain:
-    """How much lower the loss of the chosen is than the default's on the held-out part, in nats per token.
+    """How much lower the loss of the best is than the default's on the held-out part, in nats per token.
 
     ``low`` and ``high`` bound it with 95 % confidence, by Student's t over ``units`` paired differences, each the mean
     of ``unit_tokens`` successive tokens. ``beyond_noise``: all of the interval lies above 0.
@@ -87,7 +87,7 @@ class Gain:
 
     @property
     def beyond_noise(self) -> bool:
-        """Whether the chosen is better, and not by chance."""
+        """Whether the best is better, and not by chance."""
         return self.low > 0
 
 
@@ -97,7 +97,7 @@ class Keys:
 
     length: int
     trials: int
-    chosen: int
+    best: int
     default: int
 
 
@@ -107,7 +107,7 @@ class Pair:
 
     index: int
     wavelength: float
-    chosen: float
+    best: float
     default: float
 
 
@@ -130,7 +130,8 @@ class Searched:
     ``text_tokens`` are those of the (choosing, held-out) part; ``edges`` the ends of the position bins, the last of
     which is the new length. ``decided`` is the length at which the best was chosen among the last candidates.
     ``is_default``: nothing beat the default beyond noise, so the default was written; ``why`` tells why what was
-    written was chosen, in a sentence. ``best`` is what the choosing part found, also where it was not written.
+    written was chosen, in a sentence. ``best`` is what the choosing part found, also where it was not written: ``gain``,
+    ``bins``, ``passkey`` and ``pairs`` hold it against the default.
     ``cut`` tells what the budget left undone, one sentence each. ``wanted_engine`` is the one that it is for.
     """
 

@@ -104,7 +104,7 @@ def extended(result: Extended, *, dry_run: bool = False, searched: Searched | No
 
 def _searched(result: Searched) -> dict[str, Any]:
     bins = [
-        {"from": b.start, "to": b.stop, "tokens": b.tokens, "chosen": b.chosen, "default": b.default, "none": b.none}
+        {"from": b.start, "to": b.stop, "tokens": b.tokens, "best": b.best, "default": b.default, "none": b.none}
         for b in result.bins
     ]
     gain = {**asdict(result.gain), "beyond_noise": result.gain.beyond_noise}

@@ -51,7 +51,7 @@ def _facts(result: Searched) -> Iterator[tuple[str, RenderableType]]:
     for keys in result.passkey:
         yield (
             "passkeys, held out",
-            f"{keys.chosen} of {keys.trials} at {keys.length} tokens, the default {keys.default}",
+            f"{keys.best} of {keys.trials} at {keys.length} tokens, the default {keys.default}",
         )
     yield "objective", result.objective
     choosing, held = result.text_tokens
@@ -103,25 +103,25 @@ def _trial(trial: Trial, best: float | None) -> list[RenderableType]:
 
 def _positions(result: Searched) -> Table:
     return grid(
-        "next-token loss by position, held-out part", ["positions", "chosen", "default", "gain", "no extension"],
+        "next-token loss by position, held-out part", ["positions", "best", "default", "gain", "no extension"],
         [_position(b) for b in result.bins], numbers=True,
     )  # fmt: skip
 
 
 def _position(b: PositionBin) -> list[RenderableType]:
-    gain = b.default - b.chosen
+    gain = b.default - b.best
     style = "green" if gain > NOTABLE_NATS else "red" if gain < -NOTABLE_NATS else ""
     none = "-" if b.none is None else f"{b.none:.4f}"
-    return [f"{b.start}-{b.stop}", f"{b.chosen:.4f}", f"{b.default:.4f}", Text(f"{gain:+.4f}", style=style), none]
+    return [f"{b.start}-{b.stop}", f"{b.best:.4f}", f"{b.default:.4f}", Text(f"{gain:+.4f}", style=style), none]
 
 
 def _pairs(result: Searched) -> Table:
-    most = max([1.0, *(pair.chosen for pair in result.pairs)])
+    most = max([1.0, *(pair.best for pair in result.pairs)])
     return grid(
-        "how many times slower each pair turns", ["pair", "tokens a turn", "default", "chosen", ""],
+        "how many times slower each pair turns", ["pair", "tokens a turn", "default", "best", ""],
         [
-            [str(p.index), f"{p.wavelength:.4g}", f"{p.default:.3f}", f"{p.chosen:.3f}",
-             Text(FULL * round(p.chosen / most * BAR_CELLS), style="cyan")]
+            [str(p.index), f"{p.wavelength:.4g}", f"{p.default:.3f}", f"{p.best:.3f}",
+             Text(FULL * round(p.best / most * BAR_CELLS), style="cyan")]
             for p in result.pairs
         ],
     )  # fmt: skip

@@ -13,7 +13,9 @@ from ropetool.checkpoint.folder import read_config
 from ropetool.errors import MethodError, UnsupportedError, UsageError
 from ropetool.families.methods import EXTENDING, Method
 from ropetool.families.reading import read_model
+from ropetool.models import placement
 from ropetool.models.load import load_right
+from ropetool.models.options import EACH
 from ropetool.models.swap import Swappable, check_turns, differences
 from ropetool.models.tables import table_modules
 from tests import tiny
@@ -118,3 +120,30 @@ def test_nothing_of_longrope_stays_behind(tmp_path: Path) -> None:
         table = next(iter(table_modules(live.runner.model).values()))
         assert np.allclose(table.inv_freq.double().numpy(), meant, rtol=1e-5)
     assert not torch.equal(*given)
+
+
+def test_a_model_whose_weights_stay_on_disk_takes_it_too(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(placement, "_room", lambda need, max_memory, with_gpus: 0)
+    path = tiny.save(tiny.model_of("llama"), tmp_path / "model")
+    runner = load_right(path, CPU, None, max_memory={EACH: 1 << 50})
+    assert any(parameter.is_meta for parameter in runner.model.parameters())
+    live = Swappable(runner, path, read_config(path))
+    yarn = extend.plan(path, tmp_path / "yarn", Method.YARN, to=4 * tiny.LENGTH)
+    live.to(yarn.config, yarn.reading, LONG)
+    swapped = logits(runner.model)
+    extend.apply(yarn)
+    assert torch.equal(swapped, logits(load_right(tmp_path / "yarn", CPU, None).model))
+
+
+@pytest.mark.cuda
+def test_a_model_on_a_gpu_takes_it_too(tmp_path: Path) -> None:
+    gpu = torch.device("cuda")
+    path = tiny.save(tiny.model_of("llama"), tmp_path / "model")
+    live = Swappable(load_right(path, gpu, None), path, read_config(path))
+    yarn = extend.plan(path, tmp_path / "yarn", Method.YARN, to=4 * tiny.LENGTH)
+    live.to(yarn.config, yarn.reading, LONG)
+    ids = torch.randint(tiny.VOCAB, (1, LONG), device=gpu)
+    extend.apply(yarn)
+    loaded = load_right(tmp_path / "yarn", gpu, None).model
+    with torch.no_grad():
+        assert torch.equal(*(model(input_ids=ids, use_cache=False).logits for model in (live.runner.model, loaded)))

@@ -206,7 +206,8 @@ def searched(found: Json) -> list[Node]:
     gain = f"{_number(found['gain'], '+.4f')} nats a token, 95 % between {_number(found['low'], '+.4f')} and "
     gain += f"{_number(found['high'], '+.4f')}"
     facts = [
-        ["chosen", found["chosen"]],
+        ["written", found["chosen"]],
+        ["best of all that was tried", found["best"]],
         ["default", found["default"]],
         ["gain on text held out", gain],
         ["from and to", f"{found['original_length']:,} trained tokens to {found['length']:,}"],
@@ -221,21 +222,21 @@ def searched(found: Json) -> list[Node]:
 
 
 def search_bins(found: Json) -> list[Node]:
-    """Loss by position of the chosen, the default and no extension, in nats a token."""
+    """Loss by position of the best, the default and no extension, in nats a token."""
     rows = [
-        [f"{b['start']:,}–{b['stop']:,}", *(_number(b[key], ".4f") for key in ("chosen", "default", "none"))]
+        [f"{b['start']:,}–{b['stop']:,}", *(_number(b[key], ".4f") for key in ("best", "default", "none"))]
         for b in found["bins"]
     ]
-    return [table("Loss by position", ["positions", "chosen", "default", "no extension"], rows, narrow=False)]
+    return [table("Loss by position", ["positions", "best", "default", "no extension"], rows, narrow=False)]
 
 
 def search_pairs(found: Json) -> list[Node]:
     """How many times slower each pair turns."""
     rows = [
-        [str(p["index"]), _number(p["wavelength"], ",.4g"), _number(p["chosen"], ".3f"), _number(p["default"], ".3f")]
+        [str(p["index"]), _number(p["wavelength"], ",.4g"), _number(p["best"], ".3f"), _number(p["default"], ".3f")]
         for p in found["pairs"]
     ]
-    return [table("Factor of each pair", ["pair", "tokens a turn", "chosen", "default"], rows, narrow=False)]
+    return [table("Factor of each pair", ["pair", "tokens a turn", "best", "default"], rows, narrow=False)]
 
 
 def search_trials(found: Json) -> list[Node]:

@@ -142,9 +142,9 @@ def searched(found: Json) -> RenderableType:
     rows = [
         [
             f"{b['start']:,}-{b['stop']:,}",
-            *("–" if b[key] is None else f"{b[key]:.4f}" for key in ("chosen", "default")),
+            *("–" if b[key] is None else f"{b[key]:.4f}" for key in ("best", "default")),
         ]
         for b in found["bins"]
     ]
     title = f"search on {found['text']}: loss by position, on text held out"
-    return Group(Text(found["why"]), grid(title, ["positions", "chosen", "default"], rows, numbers=True))
+    return Group(Text(found["why"]), grid(title, ["positions", "best", "default"], rows, numbers=True))

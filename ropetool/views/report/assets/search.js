@@ -1,6 +1,6 @@
-// What a search found: loss by position and the factor of each pair, of the chosen and of the default.
+// What a search found: loss by position and the factor of each pair, of the best and of the default.
 
-const SEARCHED = [["chosen", "own line"], ["default", "other dashed line"], ["none", "trained line"]];
+const SEARCHED = [["best", "own line"], ["default", "other dashed line"], ["none", "trained line"]];
 
 function buildSearch() {
   if (byId("search-loss")) drawnBy(drawSearchLoss);
@@ -26,15 +26,15 @@ function drawSearchLoss() {
   axisX(plot, x, MEASURED.height - MARGIN.bottom, "position");
   const last = bins[bins.length - 1];
   byId("search-loss-desc").textContent = `At positions ${grouped(last.start)} to ${grouped(last.stop)} the loss of ` +
-    `the chosen is ${fixed(last.chosen, 4)}, and of the default ${fixed(last.default, 4)} nats a token.`;
-  fillLegend(byId("search-loss-legend"), [["own", data.search.chosen], ["other", `default: ${data.search.default}`],
+    `the best is ${fixed(last.best, 4)}, and of the default ${fixed(last.default, 4)} nats a token.`;
+  fillLegend(byId("search-loss-legend"), [["own", `best: ${data.search.best}`], ["other", `default: ${data.search.default}`],
     ["trained", "no extension, inside the trained length"]]);
 }
 
 function drawSearchPairs() {
   const plot = canvasOf(document.querySelector("#search-pairs svg"), MEASURED.height);
   const { pairs } = data.search;
-  const values = pairs.flatMap((pair) => [pair.chosen, pair.default]).filter((value) => value !== null && value > 0);
+  const values = pairs.flatMap((pair) => [pair.best, pair.default]).filter((value) => value !== null && value > 0);
   if (!values.length) return;
   const x = linear(0, Math.max(pairs.length - 1, 1), MARGIN.left, plot.width - MARGIN.right);
   const most = Math.max(...values);
@@ -45,7 +45,7 @@ function drawSearchPairs() {
     plot.svg.append(shape("path", { class: kind, "stroke-width": 2.5, d: path(points) }));
   }
   axisX(plot, x, MEASURED.height - MARGIN.bottom, "pair");
-  byId("search-pairs-desc").textContent = `The slowest pair turns ${fixed(pairs[pairs.length - 1].chosen, 3)} times ` +
-    `slower as chosen, and ${fixed(pairs[pairs.length - 1].default, 3)} by default.`;
-  fillLegend(byId("search-pairs-legend"), [["own", data.search.chosen], ["other", `default: ${data.search.default}`]]);
+  byId("search-pairs-desc").textContent = `The slowest pair turns ${fixed(pairs[pairs.length - 1].best, 3)} times ` +
+    `slower at best, and ${fixed(pairs[pairs.length - 1].default, 3)} by default.`;
+  fillLegend(byId("search-pairs-legend"), [["own", `best: ${data.search.best}`], ["other", `default: ${data.search.default}`]]);
 }
