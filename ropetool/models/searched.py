@@ -76,7 +76,7 @@ class Gain:
     """How much lower the loss of the best is than the default's on the held-out part, in nats per token.
 
     ``low`` and ``high`` bound it with 95 % confidence, by Student's t over ``units`` paired differences, each the mean
-    of ``unit_tokens`` successive tokens. ``beyond_noise``: all of the interval lies above 0.
+    of ``unit_tokens`` successive tokens. ``beyond_noise``: all of the interval is above 0.
     """
 
     mean: float

@@ -15,7 +15,7 @@ from typing import Any
 from ropetool.errors import ConfigError, MethodError
 from ropetool.families.candidates import Candidate
 from ropetool.models.bench import Bench, Part, Turned
-from ropetool.models.objective import PENALTY, Bins, Blocks, by_bin, fewer, mean_loss, penalty
+from ropetool.models.objective import PENALTY, Bins, Blocks, by_bin, mean_loss, penalty
 from ropetool.models.searched import Left, Setting, Trial
 from ropetool.models.stages import Stages
 from ropetool.rope.frequencies import Floats
@@ -231,7 +231,7 @@ class Search:
                 break
             own = self.bench.answers(entry.planned.turned, self.part, count).answers
             self.talk(f"passkeys: {described(entry.trial.setting)} {sum(own)}, default {sum(of_default)} of {count}")
-            if not fewer(own, of_default):
+            if sum(own) >= sum(of_default):
                 return entry
         return next(entry for entry in self.at(best.trial.length) if _same(entry.planned, default))
 
