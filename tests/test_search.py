@@ -22,6 +22,7 @@ from ropetool.models import outcome, searching
 from ropetool.models.bench import parts
 from ropetool.models.recall import RecallTask
 from ropetool.models.spelling import spell
+from tests import tiny
 from tests.tiny import edit_json
 
 SOURCE = bundled(CHECKPOINT)
@@ -137,7 +138,7 @@ def test_the_pairs_are_those_of_the_written_config(found, place: Path) -> None:
 
 def test_engines_that_do_not_read_a_key_are_named(found) -> None:
     settings = found["search"]["chosen"]["settings"]
-    assert "attention_factor" in settings
+    assert "attention_factor" in settings, found["search"]["why"]
     deaf = {row["engine"] for row in found["search"]["engines"] if "attention_factor" in row["ignores"]}
     assert {"sglang", "mlx-lm"} <= deaf
     assert "transformers" not in deaf
@@ -342,25 +343,27 @@ def test_two_files_of_one_name_are_refused(tmp_path: Path, capsys) -> None:
     assert "--study and --out are both" in told["error"]["message"]
 
 
-def test_a_class_that_takes_only_longrope_is_told_the_way(tmp_path: Path, capsys) -> None:
-    from tests import tiny
-
+@pytest.fixture
+def phi3(tmp_path: Path) -> Path:
+    """A checkpoint whose class takes no other block than longrope, and that has one."""
     path = tiny.save(tiny.model_of("phi3"), tmp_path / "phi3")
-    code, told, _ = run(
-        capsys, "extend", path, tmp_path / "out", "--method", "auto", "--to", "256", "--text", "bundled"
-    )
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(SOURCE / name, path / name)
+    settings = tiny.needed(path, Method.LONGROPE)
+    extend.apply(extend.plan(path, tmp_path / "longer", Method.LONGROPE, to=128, settings=settings))
+    return tmp_path / "longer"
+
+
+def test_a_class_that_takes_only_longrope_is_told_the_way(phi3: Path, tmp_path: Path, capsys) -> None:
+    words = ("--method", "auto", "--to", 256, "--text", "bundled")
+    code, told, _ = run(capsys, "extend", phi3, tmp_path / "out", *words)
     assert code == 2
     assert "`--method longrope --search` finds a factor for each pair instead" in told["error"]["message"]
 
 
-def test_a_class_that_takes_only_longrope_is_searched_for_factors(tmp_path: Path, capsys) -> None:
-    from tests import tiny
-
-    path = tiny.save(tiny.model_of("phi3"), tmp_path / "phi3")
-    for name in ("tokenizer.json", "tokenizer_config.json"):
-        shutil.copy(SOURCE / name, path / name)
+def test_a_class_that_takes_only_longrope_is_searched_for_factors(phi3: Path, tmp_path: Path, capsys) -> None:
     words = ("--method", "longrope", "--search", "--to", 256, "--text", "bundled", "--trials", 12)
-    code, told, _ = run(capsys, "extend", path, tmp_path / "out", *words)
+    code, told, _ = run(capsys, "extend", phi3, tmp_path / "out", *words)
     assert code == 0, told
     assert told["search"]["default"]["method"] == "longrope"
     assert read_model(read_config(tmp_path / "out")).rotations[0].scaling.name == "longrope"
@@ -384,7 +387,9 @@ def test_the_result_is_read_back_and_shown(found, place: Path, capsys) -> None:
     for part in ("search-loss", "search-pairs", "All trials", found["search"]["why"][:40]):
         assert part in text
     assert app.run(["report", str(place / "auto"), "--search", str(place / "auto.json")]) == 0
-    assert "loss by position, on text held out" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "search on" in out
+    assert found["search"]["why"][:40] in out
 
 
 def test_a_result_of_another_is_warned_of(found, place: Path, tmp_path: Path, capsys) -> None:

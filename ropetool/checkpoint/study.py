@@ -200,8 +200,8 @@ class Study:
     def _check_room(self, size_bytes: int, values: int) -> None:
         if size_bytes > LIMITS.size_bytes or values > LIMITS.values:
             raise ConfigError(
-                f"{self._name} would have over {LIMITS.size_bytes:,} bytes or {LIMITS.values:,} values, more than any "
-                f"study; {ANOTHER}",
+                f"{self._name} comes to {size_bytes:,} bytes and about {values:,} values; a study has at most "
+                f"{LIMITS.size_bytes:,} and {LIMITS.values:,}; {ANOTHER}",
                 file=str(self._path),
             )
 

@@ -99,9 +99,9 @@ def check_places(src: Named, dst: Path, asked: Asked, out: Path | None) -> None:
     for flag, place in (("--out", out), ("--study", asked.study)):
         if place is None:
             continue
-        check_out(place, [src.path], flag)
         if dst.resolve() in (place.resolve(), *place.resolve().parents):
             raise OutputError(f"{flag} {place} lies in {dst}, which is to be written; name a place outside it")
+        check_out(place, [src.path], flag)
     files = [("--text", asked.text), ("--study", asked.study), ("--out", out)]
     for at, (flag, place) in enumerate(files):
         for other_flag, other in files[at + 1 :]:

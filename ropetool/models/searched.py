@@ -130,8 +130,8 @@ class Searched:
     ``text_tokens`` are those of the (choosing, held-out) part; ``edges`` the ends of the position bins, the last of
     which is the new length. ``decided`` is the length at which the best was chosen among the last candidates.
     ``is_default``: nothing beat the default beyond noise, so the default was written; ``why`` tells why what was
-    written was chosen, in a sentence. ``best`` is what the choosing part found, also where it was not written: ``gain``,
-    ``bins``, ``passkey`` and ``pairs`` hold it against the default.
+    written was chosen, in a sentence. ``best`` is what the choosing part found, also where it was not written;
+    ``gain``, ``bins``, ``passkey`` and ``pairs`` hold it against the default.
     ``cut`` tells what the budget left undone, one sentence each. ``wanted_engine`` is the one that it is for.
     """
 
