@@ -346,7 +346,7 @@ def test_two_files_of_one_name_are_refused(tmp_path: Path, capsys) -> None:
 @pytest.fixture
 def phi3(tmp_path: Path) -> Path:
     """A checkpoint whose class takes no other block than longrope, and that has one."""
-    path = tiny.save(tiny.model_of("phi3"), tmp_path / "phi3")
+    path = tiny.save(tiny.model_of("phi3", vocab_size=512), tmp_path / "phi3")
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copy(SOURCE / name, path / name)
     settings = tiny.needed(path, Method.LONGROPE)
@@ -359,6 +359,16 @@ def test_a_class_that_takes_only_longrope_is_told_the_way(phi3: Path, tmp_path: 
     code, told, _ = run(capsys, "extend", phi3, tmp_path / "out", *words)
     assert code == 2
     assert "`--method longrope --search` finds a factor for each pair instead" in told["error"]["message"]
+
+
+def test_a_tokenizer_of_another_model_is_refused(tmp_path: Path, capsys) -> None:
+    path = tiny.save(tiny.model_of("llama", vocab_size=40), tmp_path / "llama")
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(SOURCE / name, path / name)
+    words = ("--method", "auto", "--to", 256, "--text", "bundled", "--trials", 4)
+    code, told, _ = run(capsys, "extend", path, tmp_path / "out", *words)
+    assert code == 2
+    assert "its tokenizer is that of another model" in told["error"]["message"]
 
 
 def test_a_class_that_takes_only_longrope_is_searched_for_factors(phi3: Path, tmp_path: Path, capsys) -> None:

@@ -26,7 +26,7 @@ from ropetool.families.reading import Reading
 from ropetool.models.limits import table_tokens
 from ropetool.models.load import Runner, pick_device
 from ropetool.models.losses import Meter, first_choices, text_losses
-from ropetool.models.measure import load
+from ropetool.models.measure import check_words, load
 from ropetool.models.options import Device, DType, MaxMemory
 from ropetool.models.passkey import TASK_FILE, Document, documents, right
 from ropetool.models.stages import Clock
@@ -81,13 +81,14 @@ class Bench:
         self._max_memory = max_memory
         self._loaded: tuple[Swappable, Passes] | None = None
 
-    def _load(self, sample_T: Tensor) -> tuple[Swappable, Passes]:
+    def _load(self, windows: Tensor) -> tuple[Swappable, Passes]:
         if self._loaded is None:
             context = context_of(self._config)
             limits: dict[str, Any] = {"max_memory": self._max_memory, "tokens": self._longest, "talk": self.talk}
             runner = load(self._path, context, self._wanted_device, self.dtype, **limits)
             _check_reach(runner, self._longest)
-            found = choose(runner, sample_T)
+            check_words(runner, self._path, windows)
+            found = choose(runner, windows[0])
             self._loaded = Swappable(runner, self._path, self._config), _one_pass(runner, found, self._longest)
         return self._loaded
 
@@ -138,7 +139,7 @@ class Bench:
             self.clock.saw(length, time.monotonic() - started)
 
     def _turn(self, turned: Turned, part: Part, length: int) -> tuple[Swappable, Passes]:
-        swappable, passes = self._load(part.windows[0])
+        swappable, passes = self._load(part.windows)
         swappable.to(turned.config, turned.reading, length)
         follows = context_of(turned.config).by_length
         # As a prompt of so many tokens is read: all of it at once, by the frequencies of its length.

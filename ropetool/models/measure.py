@@ -140,8 +140,13 @@ def _check_can(runner: Runner, path: Path, work: Work) -> None:
             length=work.longest,
             positions=rows,
         )
-    words = runner.model.get_input_embeddings().weight.shape[0]
-    highest = -1 if work.pieces is None else int(work.pieces.max())
+    if work.pieces is not None:
+        check_words(runner, path, work.pieces)
+
+
+def check_words(runner: Runner, path: Path, ids: Tensor) -> None:
+    """Raises `UsageError` for token ids that a model has no row for."""
+    words, highest = runner.model.get_input_embeddings().weight.shape[0], int(ids.max())
     if highest >= words:
         raise UsageError(
             f"the text has the token {highest}, and {path} knows {words}: its tokenizer is that of another model",
