@@ -67,18 +67,27 @@ def written(directory: Path, config: Mapping[str, Any]) -> Path:
 
 
 class Measured(NamedTuple):
-    """The bundled checkpoint, extended by YaRN, and what verify and evaluate kept of the two."""
+    """The bundled checkpoint, extended by YaRN, what verify and evaluate kept of the two, and a search."""
 
     source: Path
     extended: Path
     verified: Path
     evaluated: Path
+    searched: Path
 
     @property
     def arguments(self) -> list[str]:
         """Those of a report of everything."""
         pair = [str(self.extended), "--against", str(self.source)]
-        return [*pair, "--verify", str(self.verified), "--evaluate", str(self.evaluated)]
+        return [
+            *pair,
+            "--verify",
+            str(self.verified),
+            "--evaluate",
+            str(self.evaluated),
+            "--search",
+            str(self.searched),
+        ]
 
 
 @pytest.fixture(scope="session")
@@ -92,7 +101,13 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Measured:
         target, bundled(TEXT).read_text(encoding="utf-8"), edges=(128, 256, 384), against=source, device=Device.CPU,
         passkey=PasskeyPlan(depths=(0.0, 1.0), trials=2),
     )  # fmt: skip
-    kept = {"verify.json": jsons.verification(proof), "loss.json": jsons.evaluation(losses)}
+    words = "--method auto --to 512 --text bundled --trials 6 --dtype float32 --dry-run --quiet --json --out"
+    search = place / "made.json"
+    assert app.run(["extend", str(source), str(place / "auto"), *words.split(), str(search)]) == 0
+    found = {**json.loads(search.read_text()), "output": str(target)}  # shown beside the checkpoint of the others
+    kept = {
+        "verify.json": jsons.verification(proof), "loss.json": jsons.evaluation(losses), "search.json": found,
+    }  # fmt: skip
     for name, result in kept.items():
         (place / name).write_text(jsons.dumps(result), encoding="utf-8")
     return Measured(source, target, *(place / name for name in kept))

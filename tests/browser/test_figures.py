@@ -21,7 +21,18 @@ def rows(watched: Any, table: str) -> list[list[str]]:
 
 def test_every_figure_is_drawn_and_said(full, show) -> None:
     watched = show(full)
-    for figure in ("bands", "clocks", "pairing", "drag", "encoding", "decay", "stretches", "loss"):
+    for figure in (
+        "bands",
+        "clocks",
+        "pairing",
+        "drag",
+        "encoding",
+        "decay",
+        "stretches",
+        "loss",
+        "search-loss",
+        "search-pairs",
+    ):
         shapes = watched.page.eval_on_selector_all(f"#{figure} svg *", "all => all.length")
         assert shapes > 3, figure
         for part in ("title", "desc"):
