@@ -52,21 +52,18 @@ def checked(options: argparse.Namespace, chosen: dict, place: Path) -> None:
     """The three on the check text, and the bars."""
     path, length = options.checkpoint, parse_length(options.to)
     config = read_config(path)
-    settings = dict(chosen["settings"])
     ways = {
-        "yarn": (Method.YARN, {}, None),
-        "ntk": (Method.NTK, {}, None),
-        "chosen": (Method(chosen["method"]), settings, settings.pop("factor", None)),
+        "yarn": (Method.YARN, {}),
+        "ntk": (Method.NTK, {}),
+        "chosen": (Method(chosen["method"]), chosen["settings"]),
     }
     ids = encode(path, options.check.read_text())[:length]
     part = Part("check", ids[None])
     dtype = quick_dtype(path, pick_device(Device.AUTO), print)
     with Study.open(options.check_study, {**identity_of(path), "check": options.check.name}) as study:
         rows = {}
-        for name, (method, given, factor) in ways.items():
-            made = extend.plan(
-                path, place / name, method, to=length, factor=factor, settings=given, weights=Weights.NONE
-            )
+        for name, (method, given) in ways.items():
+            made = extend.plan(path, place / name, method, to=length, settings=given, weights=Weights.NONE)
             bins = bins_for(made.result.original_length, length)
             bench = Bench(
                 path, config, study, Clock(), block=bins.block, device=Device.AUTO, dtype=dtype, max_memory=None,

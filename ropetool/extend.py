@@ -100,22 +100,23 @@ def plan(
     """Check everything and plan the extension of ``source`` to ``to`` tokens (or by ``factor``).
 
     ``original`` is the trained length in tokens, needed where the config does not tell it. ``settings`` are keys of the
-    rope block that the method takes (``beta_fast``, ``long_factor`` ...), and ``base`` for abf. Method ``none`` takes
-    an earlier extension back, and wants none of them. Raises `MethodError` for what this model or checkpoint cannot
+    rope block that the method takes (``beta_fast``, ``factor`` beside ``to`` ...), ``base`` for abf. Method ``none``
+    takes an earlier extension back, and wants none of them. Raises `MethodError` for what this model or checkpoint cannot
     take, `UsageError` for lengths and settings that make no sense.
     """
     check_output(destination, source)
     weights = _shareable(weights, source)
     checkpoint = open_checkpoint(source, with_weights=weights is not Weights.NONE)
-    config, settings = checkpoint.config, settings or {}
+    config, settings = checkpoint.config, dict(settings or {})
     reading = read_model(config)
     if method not in RECIPES:
         _check_bare(method, to or factor or original or settings)
         return _undoing(checkpoint, reading, destination, weights)
+    own = settings.pop("factor", None)
     check_settings(method, settings)
     rotation = _scaled_rotation(reading, method)
     native = native_of(reading, rotation, original, method.value, replace_existing)
-    scale, length = new_length(native, to, factor, RECIPES[method], LONGEST_TOKENS)
+    scale, length = new_length(native, to, factor, RECIPES[method], LONGEST_TOKENS, own)
     local = local_layers(reading, length)
     given = {**settings_of_class(reading, method), **settings}
     block = planned_block(method, rotation, native, scale, given)

@@ -809,3 +809,15 @@ def test_the_flags_of_engines_hold_the_numbers(tmp_path: Path) -> None:
         assert flags["vllm"] == "--max-model-len 16384"
         assert flags["sglang"] == "--context-length 16384"
         assert flags["transformers"] == ""
+
+
+def test_a_factor_of_yarn_may_lie_above_the_ratio_but_not_below(tmp_path: Path) -> None:
+    source = folder(tmp_path / "a")
+    found = planned(source, YARN, to=256, settings={"factor": 4.5})
+    assert found.result.factor == found.config["rope_parameters"]["factor"] == 4.5
+    assert found.result.length == found.config["max_position_embeddings"] == 256
+    with pytest.raises(UsageError, match="a factor of 3 over 64 tokens reaches 192, not 256; it must be 4 or more"):
+        planned(source, YARN, to=256, settings={"factor": 3.0})
+    with pytest.raises(UsageError, match="the factor of linear is the ratio of the lengths"):
+        planned(source, LINEAR, to=256, settings={"factor": 4.5})
+    assert planned(source, LLAMA3, to=256, settings={"factor": 3.0}).result.factor == 3.0

@@ -29,9 +29,7 @@ MethodOption = Annotated[
 To = Annotated[int | None, typer.Option("--to", parser=parse_length, metavar="LEN", help="The new length: 32768, 32k.")]
 Factor = Annotated[
     float | None,
-    typer.Option(
-        "--factor", help="The factor over the trained length, instead of --to (yarn, llama3, longrope: beside it)."
-    ),
+    typer.Option("--factor", help="The factor over the trained length, instead of --to (llama3, longrope: beside it)."),
 ]
 Original = Annotated[
     int | None,

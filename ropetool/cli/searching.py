@@ -147,6 +147,4 @@ def run(
 
 def _plan_of(candidate: Candidate, planned: Callable[..., Extension], path: Path, length: int) -> Extension:
     """The extension that a candidate stands for."""
-    settings = dict(candidate.settings)
-    factor = settings.pop("factor", None)
-    return planned(path, method=candidate.method, to=length, factor=factor, settings=settings)
+    return planned(path, method=candidate.method, to=length, settings=candidate.settings)

@@ -247,7 +247,7 @@ def _length_fault(a: Reading, b: Reading) -> Iterator[Fault]:
     told = getattr(_scaling(b), "original_length", b.extension.get("original_length")) or _taken(a, b)
     method = _method(b)
     recipe = RECIPES[Method(method)] if method in EXTENDING else None
-    own = recipe is not None and recipe.own_factor and (marked is not None or not recipe.reaches_by_factor)
+    own = recipe is not None and (recipe.own_factor or (recipe.reaches_by_factor and marked is not None))
     if marked is not None and reach != marked:
         yield _at_length(b, f"the second serves {reach} tokens, and its marker says that it was extended to {marked}")
     elif reach < (a.reach or 0):

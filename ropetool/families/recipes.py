@@ -55,8 +55,8 @@ class Recipe:
     ``settings`` are keys of the block that a person may set, ``defaults`` their values where they are needed;
     ``holds_original``: the block tells the trained length, ``tells_original_twice``: the top level does too, where
     some readers look for it; ``raises_length``: max_position_embeddings grows (dynamic takes the trained length from
-    it); ``own_factor``: the factor need not be the ratio of the lengths, ``reaches_by_factor``: it may lie above that,
-    where somebody set it so, but not below; ``base`` gives the base.
+    it); ``own_factor``: the factor need not be the ratio of the lengths, ``reaches_by_factor``: as a setting it may lie
+    above that, but not below; ``base`` gives the base.
     """
 
     rope_type: str
@@ -76,7 +76,7 @@ class Recipe:
 
 
 RECIPES: Mapping[Method, Recipe] = {
-    Method.YARN: Recipe("yarn", YARN_SETTINGS, holds_original=True, own_factor=True, reaches_by_factor=True),
+    Method.YARN: Recipe("yarn", YARN_SETTINGS, holds_original=True, reaches_by_factor=True),
     Method.LINEAR: Recipe("linear"),
     Method.NTK: Recipe("default", base=_ntk_base),
     Method.DYNAMIC: Recipe("dynamic", raises_length=False),
@@ -105,11 +105,13 @@ def check_settings(method: Method, settings: Mapping[str, Any]) -> None:
             raise UsageError(f"{key} is a setting of {takers}, not of {method.value}", key=key, method=method.value)
 
 
-def new_length(native: Native, to: int | None, factor: float | None, recipe: Recipe, longest: int) -> tuple[float, int]:
+def new_length(
+    native: Native, to: int | None, factor: float | None, recipe: Recipe, longest: int, own: float | None = None
+) -> tuple[float, int]:
     """The exact factor, and the length in tokens: the smallest factor that reaches ``to``, or what ``factor`` gives.
 
-    A method with an ``own_factor`` takes both. Raises `UsageError` for a length that is not longer, and for a factor
-    that does not reach it, where it must.
+    A method with an ``own_factor`` takes both; ``own`` is a factor that was set beside the length. Raises `UsageError`
+    for a length that is not longer, and for a factor that does not reach it, where it must.
     """
     if (to is None and factor is None) or (to is not None and factor is not None and not recipe.own_factor):
         raise UsageError("give the new length by --to, or the factor by --factor, one of them")
@@ -117,13 +119,6 @@ def new_length(native: Native, to: int | None, factor: float | None, recipe: Rec
         raise UsageError(f"--factor {factor:g} would shrink the context; it must be at least 1", factor=factor)
     ratio = (to or 0) / native.length if factor is None else factor
     to = int(min(native.length * ratio, 2 * longest)) if to is None else to
-    if recipe.reaches_by_factor and ratio * native.length < to:
-        raise UsageError(
-            f"--factor {ratio:g} over {native.length} tokens reaches {ratio * native.length:g}, not the {to} of --to; "
-            f"give --factor {to / native.length:g} or more, or leave it out",
-            factor=ratio,
-            to=to,
-        )
     if to > longest:
         raise UsageError(f"a context of more than {longest:,} tokens is not to be had; give a smaller length")
     if to < native.reaches or to <= native.length:
@@ -134,7 +129,21 @@ def new_length(native: Native, to: int | None, factor: float | None, recipe: Rec
             original_length=native.length,
             length=native.reaches,
         )
-    return ratio, to
+    return _set_factor(recipe, ratio if own is None else own, native.length, to, is_set=own is not None), to
+
+
+def _set_factor(recipe: Recipe, factor: float, trained: int, length: int, *, is_set: bool) -> float:
+    """A factor that was set beside the length; raises `UsageError` where the method has none, or it does not reach."""
+    if is_set and not (recipe.own_factor or recipe.reaches_by_factor):
+        raise UsageError(f"the factor of {recipe.rope_type} is the ratio of the lengths, and cannot be set beside it")
+    if is_set and recipe.reaches_by_factor and factor * trained < length:
+        raise UsageError(
+            f"a factor of {factor:g} over {trained} tokens reaches {factor * trained:g}, not {length}; it must be "
+            f"{length / trained:g} or more",
+            factor=factor,
+            to=length,
+        )
+    return factor
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ from safetensors.numpy import save_file
 from tests.reporting import CONFIGS, measured, written  # noqa: F401 - one is a fixture
 from tests.tiny import edit_json, snapshot
 
-KEYS = {"checkpoint", "inspect", "doctor", "no_doctor", "rope", "no_rope", "against", "verify", "evaluate", "warnings",
-        "written"}  # fmt: skip
+KEYS = {"checkpoint", "inspect", "doctor", "no_doctor", "rope", "no_rope", "against", "verify", "evaluate", "search",
+        "warnings", "written"}  # fmt: skip
 WAY = {"method", "type", "theta", "factor", "length", "attention_factor", "note", "inv_freq", "wavelength", "turns",
        "slower", "score", "bound"}  # fmt: skip
 
@@ -28,7 +28,7 @@ def test_json(run, checkpoint) -> None:
     assert told["doctor"] == run("doctor", checkpoint("qwen3"), "--json").json
     (layers,) = told["rope"]["layers"]
     assert all(way.keys() == WAY for way in layers["ways"])
-    assert (told["against"], told["verify"], told["evaluate"], told["written"]) == (None, None, None, [])
+    assert [told[key] for key in ("against", "verify", "evaluate", "search", "written")] == [None, None, None, None, []]
 
 
 def test_a_page_and_its_json(run, measured, tmp_path: Path) -> None:  # noqa: F811  a fixture
