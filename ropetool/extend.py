@@ -100,9 +100,9 @@ def plan(
     """Check everything and plan the extension of ``source`` to ``to`` tokens (or by ``factor``).
 
     ``original`` is the trained length in tokens, needed where the config does not tell it. ``settings`` are keys of the
-    rope block that the method takes (``beta_fast``, ``factor`` beside ``to`` ...), ``base`` for abf. Method ``none``
-    takes an earlier extension back, and wants none of them. Raises `MethodError` for what this model or checkpoint cannot
-    take, `UsageError` for lengths and settings that make no sense.
+    rope block that the method takes (``beta_fast``, ``factor`` beside ``to`` ...), ``base`` for abf. ``none`` takes an
+    earlier extension back, and wants none of them. Raises `MethodError` for what this model or checkpoint cannot take,
+    `UsageError` for lengths and settings that make no sense.
     """
     check_output(destination, source)
     weights = _shareable(weights, source)
