@@ -108,7 +108,7 @@ def test_pages_of_configs_alone(name: str, tmp_path: Path, page_of) -> None:
 
 def test_the_page_of_everything(measured, page_of) -> None:  # noqa: F811  a fixture
     tree = page_of(*measured.arguments)
-    check_page(tree, (*FIGURES, "stretches", "loss"))
+    check_page(tree, (*FIGURES, "stretches", "loss", "search-loss", "search-pairs"))
     text = words(of(tree, "main")[0])
     told = data(tree)
     assert (told["verify"]["passed"], told["warnings"]) == (True, [])
@@ -172,7 +172,7 @@ def test_what_strangers_write_is_text(text: str, measured, checkpoint, tmp_path:
     )  # fmt: skip
     raw = out.read_text("utf-8")
     tree = parsed(raw)
-    check_page(tree, (*FIGURES, "stretches", "loss"))
+    check_page(tree, (*FIGURES, "stretches", "loss", "search-loss", "search-pairs"))
     assert len(of(tree, "script")) == 2
     assert len(of(tree, "style")) == 1
     assert [node.tag for node in of(tree, "img")] == []
@@ -211,7 +211,16 @@ def test_numbers_that_json_has_not_are_null() -> None:
 
 def test_every_asset_is_used_and_packaged() -> None:
     scripts = {f"{name}.js" for name in SCRIPTS}
-    pages = {"page.html", "figures.html", "verify.html", "stretches.html", "loss.html", "passkeys.html", "page.css"}
+    pages = {
+        "page.html",
+        "figures.html",
+        "verify.html",
+        "stretches.html",
+        "loss.html",
+        "passkeys.html",
+        "page.css",
+        "search.html",
+    }
     assert {path.name for path in FILES.iterdir()} == scripts | pages
 
 

@@ -7,6 +7,10 @@ function buildSearch() {
   if (byId("search-pairs")) drawnBy(drawSearchPairs);
 }
 
+function searchedNames() {
+  return [["own", `best: ${data.search.best}`], ["other", `default: ${data.search.default}`]];
+}
+
 function drawSearchLoss() {
   const plot = canvasOf(document.querySelector("#search-loss svg"), MEASURED.height);
   const { bins, original_length: trained, length } = data.search;
@@ -27,8 +31,7 @@ function drawSearchLoss() {
   const last = bins[bins.length - 1];
   byId("search-loss-desc").textContent = `At positions ${grouped(last.start)} to ${grouped(last.stop)} the loss of ` +
     `the best is ${fixed(last.best, 4)}, and of the default ${fixed(last.default, 4)} nats a token.`;
-  fillLegend(byId("search-loss-legend"), [["own", `best: ${data.search.best}`], ["other", `default: ${data.search.default}`],
-    ["trained", "no extension, inside the trained length"]]);
+  fillLegend(byId("search-loss-legend"), [...searchedNames(), ["trained", "no extension, inside the trained length"]]);
 }
 
 function drawSearchPairs() {
@@ -47,5 +50,5 @@ function drawSearchPairs() {
   axisX(plot, x, MEASURED.height - MARGIN.bottom, "pair");
   byId("search-pairs-desc").textContent = `The slowest pair turns ${fixed(pairs[pairs.length - 1].best, 3)} times ` +
     `slower at best, and ${fixed(pairs[pairs.length - 1].default, 3)} by default.`;
-  fillLegend(byId("search-pairs-legend"), [["own", `best: ${data.search.best}`], ["other", `default: ${data.search.default}`]]);
+  fillLegend(byId("search-pairs-legend"), searchedNames());
 }
