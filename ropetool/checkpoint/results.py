@@ -195,9 +195,9 @@ def read_evaluation(path: Path) -> KeptEvaluation:
     )
 
 
-def opened(path: Path, key: str, command: str) -> Entry:
+def opened(path: Path, key: str, command: str, limits: Limits = OF_RESULT) -> Entry:
     """The result of a command that a file holds, known by ``key``; raises `ConfigError` for a file that holds none."""
-    values = read_named_json(path, OF_RESULT)
+    values = read_named_json(path, limits)
     if key not in values:
         error = values.get("error")
         said = error.get("message") if isinstance(error, Mapping) else f"there is no {key}"

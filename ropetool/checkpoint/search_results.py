@@ -6,6 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ropetool.checkpoint.results import Entry, opened, stretch_of
+from ropetool.checkpoint.strangers import Limits
+
+# The 1,000 trials that --trials allows, each with longrope's two lists of 128 factors (heads of 256), have 310,000
+# values in 6 MB.
+OF_SEARCH = Limits(16 << 20, 500_000)
 
 
 @dataclass(frozen=True)
@@ -68,7 +73,7 @@ class KeptSearch:
 
 def read_search(path: Path) -> KeptSearch:
     """A result of a search; raises `ConfigError` naming the key at fault."""
-    whole = opened(path, "search", "extend --method auto")
+    whole = opened(path, "search", "extend --method auto", OF_SEARCH)
     entry = whole.inner("search")
     gain = entry.inner("gain")
     return KeptSearch(

@@ -172,7 +172,7 @@ def test_what_strangers_write_is_text(text: str, measured, checkpoint, tmp_path:
     )  # fmt: skip
     raw = out.read_text("utf-8")
     tree = parsed(raw)
-    check_page(tree, (*FIGURES, "stretches", "loss", "search-loss", "search-pairs"))
+    check_page(tree, (*FIGURES, "stretches", "loss"))
     assert len(of(tree, "script")) == 2
     assert len(of(tree, "style")) == 1
     assert [node.tag for node in of(tree, "img")] == []

@@ -33,7 +33,7 @@ def is_picture(path: Path) -> bool:
 
 def test_everything_that_was_measured_is_drawn(measured, tmp_path: Path) -> None:  # noqa: F811  a fixture
     names = drawn(tmp_path / "png", *measured.arguments)
-    assert names == sorted(f"{name}.png" for name in (*OF_LAYERS, "loss", "passkeys"))
+    assert names == sorted(f"{name}.png" for name in (*OF_LAYERS, "loss", "passkeys", "search"))
     assert all(is_picture(tmp_path / "png" / name) for name in names)
 
 

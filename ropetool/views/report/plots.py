@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -74,6 +74,8 @@ def _figures(report: Json) -> Iterator[tuple[str, float, Draw, Json]]:
         yield "loss", 4.0, _loss, report["evaluate"]
         if report["evaluate"]["passkey"]:
             yield "passkeys", 3.5, _passkeys, report["evaluate"]
+    if report["search"]:
+        yield "search", 6.0, _search, report["search"]
 
 
 def _title(checkpoint: str, layers: str) -> str:
@@ -188,9 +190,7 @@ def _loss(figure: Figure, found: Json) -> None:
     """Loss by position, of both where there are two."""
     axes = figure.subplots()
     for key, name, colour, line in _both(found, "loss", "against_loss"):
-        bins = [b for b in found["lengths"] if b[key] is not None]
-        places = [place for b in bins for place in (b["start"], b["stop"])]
-        axes.plot(places, [b[key] for b in bins for _ in (0, 1)], line, color=colour, label=_name(name))
+        _steps(axes, [(b["start"], b["stop"], b[key]) for b in found["lengths"]], line, color=colour, label=_name(name))
     _mark_trained(axes, found["trained_length"])
     axes.set(xlabel="position", ylabel="nats a token", title="Next-token loss by position")
     axes.legend(fontsize=8)
@@ -224,3 +224,26 @@ def _passkeys(figure: Figure, found: Json) -> None:
         axes.set(xlabel="depth", title=_name(name))
         axes.grid(visible=False)
     figure.suptitle("Passkeys found", fontsize=10)
+
+
+def _search(figure: Figure, found: Json) -> None:
+    """Loss by position of the best, the default and no extension, and below how many times slower each turns a pair."""
+    above, below = figure.subplots(2, 1, height_ratios=(3, 2))
+    lines = (("best", COLOURS["own"], "-"), ("default", COLOURS["linear"], "--"), ("none", COLOURS["none"], ":"))
+    for key, colour, line in lines:
+        label = "no extension" if key == "none" else f"{key}: {_name(found[key])}"
+        _steps(above, [(b["start"], b["stop"], b[key]) for b in found["bins"]], line, color=colour, label=label)
+    _mark_trained(above, found["original_length"])
+    title = f"A search on {_name(found['text'])}: loss on text held out"
+    above.set(xlabel="position", ylabel="nats a token", title=title)
+    above.legend(fontsize=8)
+    for key, colour, line in lines[:2]:
+        below.plot([p["index"] for p in found["pairs"]], _floats([p[key] for p in found["pairs"]]), line, color=colour)
+    below.set(xlabel="pair, fast to slow", ylabel="times slower")
+
+
+def _steps(axes: Axes, bins: Sequence[tuple[int, int, float | None]], line: str, **style: Any) -> None:
+    """A level for each stretch of positions that has a value."""
+    told = [(start, stop, value) for start, stop, value in bins if value is not None]
+    places = [place for start, stop, _ in told for place in (start, stop)]
+    axes.plot(places, [value for _, _, value in told for _ in (0, 1)], line, **style)
