@@ -186,6 +186,7 @@ def test_a_file_cut_at_any_byte_loses_one_measurement_at_most(kept: Path, monkey
             assert study.earlier == max(0, lines - 1), cut
             assert kept.read_bytes() == raw[:cut], "opening writes nothing"
             study.put("new", ANSWERS)
+        assert kept.read_bytes().endswith(b'"seconds": 0.0}\n'), "nothing of the torn line is left"
         with Study.open(kept, IDENTITY) as study:
             assert study.earlier == max(0, lines - 1) + 1, cut
             assert (study.get("new"), study.get("losses")) == (ANSWERS, LOSSES if lines > 1 else None)
