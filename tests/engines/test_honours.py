@@ -19,7 +19,6 @@ from ropetool.engines.honours import Honour, honour, takes
 from ropetool.engines.listeners import LISTENERS
 from ropetool.engines.names import EngineName
 from ropetool.families.methods import Method, Weights
-from ropetool.families.reading import read_model
 from ropetool.rope.frequencies import Yarn
 from tests.engines.test_flags import CONFIGS
 
@@ -155,6 +154,15 @@ def test_a_new_base_is_heard_by_all_who_read_one() -> None:
     assert found["torchtune"].right is None
     assert "set in your recipe" in found["torchtune"].said
     assert {name: h.ignores for name, h in found.items() if h.ignores} == {"torchtune": ("rope_theta",)}
+
+
+def test_a_length_that_an_engine_counts_otherwise_is_no_matter_of_turning() -> None:
+    """A flag holds it to the length: see `ropetool.engines.flags`."""
+    case = extended(RECALL, Method.LINEAR)
+    assert vllm.hear(case).length == sglang.hear(case).length == 4 * LENGTH
+    found = of(case)
+    assert {name for name, h in found.items() if not h.right} == {"torchtune"}
+    assert takes(EngineName.VLLM, case) == takes(EngineName.SGLANG, case) == ""
 
 
 def test_only_keys_that_are_there_and_hold_a_number_are_told() -> None:
@@ -312,16 +320,26 @@ def test_an_engine_that_does_not_know_the_type_says_so(written) -> None:
 
 
 @pytest.mark.parametrize("row", [sglang.ROW, mlx_lm.ROW, vllm.ROW], ids=lambda row: row.engine.value)
-@pytest.mark.parametrize("name", ["llama", "gemma3"])
-def test_a_type_is_known_also_where_its_scaling_is_not(row: Listener, name: str) -> None:
+@pytest.mark.parametrize("style", Style)
+@pytest.mark.parametrize("name", ["llama", "qwen3", "gemma3"])
+def test_a_type_is_known_also_where_its_scaling_is_not(name: str, style: Style, row: Listener, written) -> None:
     """By the config without scaling: it must be one that a row that knows the type loads, whatever style it reads."""
-    config = {**CONFIGS[name], "rope_scaling": {"rope_type": "linear", "factor": 4.0}}
-    case = Case(config, read_model(config))
-    hears = row.hears
+    case = extended(written(CONFIGS[name]), Method.LINEAR, style, to=16384)
 
     def no_scaling(given: Case) -> Heard:
-        heard = hears(given)
-        return Heard(refusal="no") if heard.turns and heard.turns[0].scaling.name != "default" else heard
+        heard = row.hears(given)
+        return Heard(refusal="no") if not heard.turns or heard.turns[0].scaling.name != "default" else heard
 
     assert honours._knows(replace(row, hears=no_scaling), case)
     assert not honours._knows(replace(row, hears=lambda given: Heard(refusal="no such type")), case)
+
+
+def test_without_scaling_the_bases_are_where_either_style_has_them(written) -> None:
+    case = extended(written(CONFIGS["gemma3"]), Method.LINEAR, Style.V5, to=16384)
+    assert not {"rope_theta", "rope_local_base_freq"} & set(case.config)
+    plain = honours._plain(case)
+    assert (plain["rope_theta"], plain["rope_local_base_freq"]) == (1e6, 1e4)
+    assert plain["rope_parameters"] == {
+        "full_attention": {"rope_type": "default", "rope_theta": 1e6},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+    }
