@@ -153,6 +153,8 @@ def evaluate(
     Raises `UsageError` when the text is shorter than the longest length, or the two read it as different tokens, and
     `UnsupportedError` for a class that cannot be read so far, or at all.
     """
+    from ropetool.models.emulated import emulated
+    from ropetool.models.load import pick_device
     from ropetool.models.losses import Meter
     from ropetool.models.measure import Work, measure
     from ropetool.models.text import encode
@@ -169,6 +171,9 @@ def evaluate(
         warnings = (*warnings, *_beyond(against, stops[-1], "against-beyond-reach"))
     for warning in warnings:
         talk(f"warning [{warning.code}] {warning.message}")
+    slow = emulated(path, pick_device(device)) if dtype is None else None
+    if slow is not None:
+        talk(f"this processor only emulates {str(slow).removeprefix('torch.')}: --dtype float32 is many times as fast")
     work = Work(pieces, stops, passkey, key_lengths, text, path, device, dtype, talk, CHUNK_TOKENS, max_memory)
     meter = Meter(progress, work.tokens * (1 if against is None else 2))
     own = measure(path, context, work, meter)

@@ -84,7 +84,8 @@ def search(path: Path, wish: Wish, extended: Callable[[Candidate], Extended], ta
     checkpoint cannot take. Raises `UsageError` where the text or the budget is too short, or the optimiser is not
     installed, and what loading raises.
     """
-    from ropetool.models.bench import Bench, Turned, parts, quick_dtype
+    from ropetool.models.bench import Bench, Turned, parts
+    from ropetool.models.emulated import quick_dtype
     from ropetool.models.load import pick_device
     from ropetool.models.objective import bins_for
     from ropetool.models.ranks import world_size
@@ -103,7 +104,9 @@ def search(path: Path, wish: Wish, extended: Callable[[Candidate], Extended], ta
     bins = bins_for(trained, wish.length)
     choosing, held = parts(path, wish.text, wish.length, MOST_DOCUMENTS, wish.seed, keys=True)
     unextended, clock, device = Turned(config, read_model(config)), Clock(), pick_device(wish.device)
-    dtype = wish.dtype or quick_dtype(path, device, talk)
+    dtype = wish.dtype or quick_dtype(path, device)
+    if dtype is not wish.dtype:
+        talk("this processor only emulates the stored dtype: the model is read in float32 (--dtype keeps another)")
     with Study.open(wish.study, _identity(path, wish, bins.block, str(device), dtype)) as study:
         bench = Bench(
             path, config, study, clock, block=bins.block, device=wish.device, dtype=dtype,

@@ -41,9 +41,6 @@ DEPTHS = (0.0, 0.25, 0.5, 0.75, 1.0)
 TOGETHER_TOKENS = 16384
 # Numbers of so many bytes that a layer holds for every token of one pass, in hidden sizes: an estimate from above.
 HELD_SIZES = 24
-# A dtype that multiplies so many times slower than float32 has no hardware here.
-EMULATED = 3.0
-_SQUARE = 384
 DIGEST = 24
 # Of a shard's bytes, what tells it from another.
 PIECE, PIECES = 1 << 16, 64
@@ -209,31 +206,6 @@ def _check_reach(runner: Runner, longest: int) -> None:
     if runner.model.get_output_embeddings() is None or (rows is not None and rows < longest):
         said = f"has a table of {rows} positions" if rows else "has no head that predicts tokens"
         raise UsageError(f"{type(runner.model).__name__} {said}, so losses at {longest} tokens cannot be measured")
-
-
-def quick_dtype(path: Path, device: torch.device, talk: Talk) -> DType | None:
-    """None, the stored dtype; but float32 where a processor only emulates that, which may take 50 times as long."""
-    if device.type != "cpu":
-        return None
-    shards = open_checkpoint(path).shards
-    stored = {tensor.dtype for shard in shards for tensor in shard.tensors.values()}
-    half = next((kind for name, kind in (("BF16", torch.bfloat16), ("F16", torch.float16)) if name in stored), None)
-    if half is None or 2 * sum(shard.size_bytes for shard in shards) > psutil.virtual_memory().available:
-        return None
-    if _multiplies(half) < EMULATED * _multiplies(torch.float32):
-        return None
-    talk(f"this processor only emulates {half}: the model is read in float32 (--dtype bfloat16 keeps it)")
-    return DType.FLOAT32
-
-
-def _multiplies(dtype: torch.dtype) -> float:
-    """The seconds of one product of two matrices, the best of three."""
-    x, best = torch.ones(_SQUARE, _SQUARE, dtype=dtype), float("inf")
-    for _ in range(3):
-        started = time.monotonic()
-        x @ x
-        best = min(best, time.monotonic() - started)
-    return best
 
 
 def parts(path: Path, text: str, length: int, asked: int, seed: int, keys: bool) -> tuple[Part, Part]:

@@ -3,9 +3,11 @@
 import hashlib
 
 import pytest
+import torch
 
 from ropetool import convert, evaluate, extend, verify
 from ropetool.checkpoint.bundled import TEXT, bundled
+from ropetool.models.emulated import emulates
 from ropetool.models.options import DType
 from ropetool.rope.layout import Pairing
 
@@ -27,6 +29,8 @@ def interleaved(smollm2, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def losses(smollm2, tmp_path_factory):
+    if emulates(torch.bfloat16):
+        pytest.skip("this processor only emulates bfloat16: two readings of 16,384 tokens take half an hour")
     path = tmp_path_factory.mktemp("extended") / "yarn-16k"
     extend.apply(extend.plan(smollm2, path, extend.Method.YARN, to=16384))
     text = bundled(TEXT).read_text(encoding="utf-8")
@@ -42,7 +46,8 @@ def test_round_trip_is_bit_identical(smollm2, interleaved, tmp_path):
 
 
 def test_verify_passes_and_the_control_fails(smollm2, interleaved):
-    result = verify.verify(smollm2, interleaved)
+    """In float64: processors differ in how 30 layers of float32 sums are rounded, by as much as the bar."""
+    result = verify.verify(smollm2, interleaved, dtype=DType.FLOAT64)
     assert result.passed, [check for check in result.checks if not check.passed]
     assert result.tokens == 512
     assert result.max_abs_diff <= 1e-3
