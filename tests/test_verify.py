@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from ropetool import convert, extend, verify
 from ropetool.errors import CheckpointError, UsageError
 from ropetool.families import plan
-from ropetool.families.methods import Weights
+from ropetool.families.methods import EXTENDING, Weights
 from ropetool.models.logits import compare_logits, derived_tolerance, on_disk, rounding, spread
 from ropetool.models.options import Device, DType
 from ropetool.models.passes import by_reference
@@ -217,10 +217,7 @@ def test_a_rope_block_that_is_no_extension_of_the_source_fails(fault, checkpoint
     assert failed(verify.verify(source, out)) & {"extension", "frequencies-changed"}
 
 
-METHODS = tuple(method for method in extend.Method if method is not extend.Method.NONE)
-
-
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", EXTENDING)
 @pytest.mark.parametrize("name", ["llama", "gpt_neox", "deepseek_v3"])
 def test_every_method_makes_an_extension_by_this_rule(method, name, checkpoint, tmp_path):
     source, once, twice = checkpoint(name), tmp_path / "once", tmp_path / "twice"

@@ -183,7 +183,8 @@ def t5_buckets(distances: npt.ArrayLike, *, buckets: int, max_distance: int, bid
     Mesh TensorFlow, transformer_layers.py, `_relative_position_bucket`). T5 has 32 buckets and a max_distance of 128.
 
     Deviation: where the logarithm is a whole number, n is in the bucket that begins there; implementations in float32
-    may round it into the one before (n = 30 with 36 buckets and a max_distance of 50; no n with T5's numbers).
+    may round it into the one before (n = 30 with 36 buckets and a max_distance of 50, on some processors; no n with
+    T5's numbers).
 
     Raises `EncodingError` for distances that are no whole numbers, buckets that do not divide in two, or a
     ``max_distance`` that the exact buckets already reach.

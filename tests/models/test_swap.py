@@ -136,6 +136,7 @@ def test_a_model_whose_weights_stay_on_disk_takes_it_too(tmp_path: Path, monkeyp
 
 
 @pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device on this machine")
 def test_a_model_on_a_gpu_takes_it_too(tmp_path: Path) -> None:
     gpu = torch.device("cuda")
     path = tiny.save(tiny.model_of("llama"), tmp_path / "model")

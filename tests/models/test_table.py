@@ -33,8 +33,8 @@ def moved_rows(spans):
 REFUSED = {"clvp_encoder", "deepseek_v4", "diffusion_gemma_text", "zaya"}
 # Types that are converted, and that verify cannot run in another layout, with the words of its error.
 UNSEEN = {"qwen4_exp_text": "multiplies no q of all tokens"}
-# Types whose own forward pass in float32 is 1e-4 of a standard deviation off the one in float64.
-ROUGH = {"dbrx"}
+# Types whose own forward pass in float32 is 1e-5 to 1e-4 of a standard deviation off the one in float64.
+ROUGH = {"dbrx", "embedding_gemma2_text"}
 TOKENS = 32
 # Types whose norms are off by default; tests/models/test_switches.py has them on.
 NORMS_BEHIND_A_SWITCH = {"cohere", "glm4_moe", "idefics", "phi", "stablelm"}

@@ -274,10 +274,12 @@ def test_no_distance_is_rounded_into_another_bucket(buckets: int, max_distance: 
     assert ours.tolist() == [exactly(n, buckets, max_distance) for n in range(600)]
 
 
-def test_the_one_place_where_float32_parts_from_the_formula() -> None:
+def test_the_one_place_where_float32_may_part_from_the_formula() -> None:
+    """Whether it does depends on how the processor rounds a logarithm in float32."""
     theirs = T5Attention._relative_position_bucket(-torch.arange(600), False, 36, 50).numpy()
     ours = t5_buckets(-np.arange(600), buckets=36, max_distance=50, bidirectional=False)
-    assert np.flatnonzero(theirs != ours).tolist() == [30]
+    assert set(np.flatnonzero(theirs != ours)) <= {30}
+    assert theirs[30] in (ours[30] - 1, ours[30])
     assert "n = 30 with 36 buckets and a max_distance of 50" in " ".join(str(t5_buckets.__doc__).split())
 
 
