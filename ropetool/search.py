@@ -106,7 +106,7 @@ def search(path: Path, wish: Wish, extended: Callable[[Candidate], Extended], ta
     unextended, clock, device = Turned(config, read_model(config)), Clock(), pick_device(wish.device)
     dtype = wish.dtype or quick_dtype(path, device)
     if dtype is not wish.dtype:
-        talk("this processor only emulates the stored dtype: the model is read in float32 (--dtype keeps another)")
+        talk("this processor only emulates the stored dtype: the model is read in float32 (--dtype names another)")
     with Study.open(wish.study, _identity(path, wish, bins.block, str(device), dtype)) as study:
         bench = Bench(
             path, config, study, clock, block=bins.block, device=wish.device, dtype=dtype,
@@ -189,8 +189,7 @@ def _candidates(
         except (MethodError, ConfigError) as error:
             first = first or error
             continue
-        theta = made.reading.extension.get("original_theta") or made.theta
-        model = Model(wish.length / made.original_length, float(theta), geometry.rotary_dim)
+        model = Model(wish.length / made.original_length, _plain_theta(made.reading), geometry.rotary_dim)
         rows = [candidate for candidate in fixed(model) if candidate != Candidate(method)]
         return (Candidate(method), *([] if wish.factors else rows)), Candidate(method), made.original_length
     refused = first or MethodError("no method can be had for this checkpoint")
@@ -210,7 +209,7 @@ def _by_factors(
         made = extended(Candidate(Method.LONGROPE, {"short_factor": ones, "long_factor": ones}))
     except (MethodError, ConfigError):
         raise refused from None
-    ratio, theta = wish.length / made.original_length, float(made.reading.extension.get("original_theta") or made.theta)
+    ratio, theta = wish.length / made.original_length, _plain_theta(made.reading)
     yarn = Yarn(theta, ratio, made.original_length)
     space = longrope_space(width // 2, ratio)
     slower = plain_inv_freq(theta, width) / yarn.inv_freq(width)
@@ -220,9 +219,9 @@ def _by_factors(
 
 
 def _model(state: Search, start: Planned) -> Model:
-    rotation = start.turned.reading.rotations[0]
-    theta = start.turned.reading.extension.get("original_theta") or rotation.scaling.theta
-    return Model(state.bins.length / state.bins.trained, float(theta), rotation.geometry.rotary_dim)
+    reading = start.turned.reading
+    width = reading.rotations[0].geometry.rotary_dim
+    return Model(state.bins.length / state.bins.trained, _plain_theta(reading), width)
 
 
 def _explore(state: Search, candidates: Sequence[Candidate], start: Planned, wish: Wish) -> None:
@@ -283,9 +282,13 @@ def _explore_factors(state: Search, start: Planned, model: Model, seed: int) -> 
 def _slower(planned: Planned, length: int) -> Floats:
     """How many times slower each pair turns than without scaling, [R/2]."""
     rotation = planned.turned.reading.rotations[0]
-    theta = planned.turned.reading.extension.get("original_theta") or rotation.scaling.theta
     width = rotation.geometry.rotary_dim
-    return plain_inv_freq(float(theta), width) / rotation.scaling.inv_freq(width, length)
+    return plain_inv_freq(_plain_theta(planned.turned.reading), width) / rotation.scaling.inv_freq(width, length)
+
+
+def _plain_theta(reading: Reading) -> float:
+    """The base before an extension."""
+    return float(reading.extension.get("original_theta") or reading.rotations[0].scaling.theta)
 
 
 def _searched(path: Path, wish: Wish, state: Search, best: Entry, default: Planned, started: float) -> Searched:
@@ -295,9 +298,8 @@ def _searched(path: Path, wish: Wish, state: Search, best: Entry, default: Plann
 
     found = outcome(state, best, default)
     written, bench = found.written, state.bench
-    rotation, length = default.turned.reading.rotations[0], state.bins.length
-    theta = default.turned.reading.extension.get("original_theta") or rotation.scaling.theta
-    plain = wavelengths(plain_inv_freq(float(theta), rotation.geometry.rotary_dim))
+    model, length = _model(state, default), state.bins.length
+    plain = wavelengths(plain_inv_freq(model.theta, model.rotary_dim))
     ways = zip(plain, _slower(best.planned, length), _slower(default, length), strict=True)
     keys = [key for key in written.setting.settings if key != "base"]
     heard = honours(Case(written.turned.config, written.turned.reading), keys)

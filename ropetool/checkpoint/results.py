@@ -151,6 +151,13 @@ class Entry:
             raise self.fault(key, "an object")
         return Entry(self.file, f"{self.place}{key}.", value)
 
+    def texts(self, key: str) -> tuple[str, ...]:
+        """A list of texts, of which `MOST_ENTRIES` are kept."""
+        values = self.values.get(key)
+        if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+            raise self.fault(key, "a list of texts")
+        return tuple(values[:MOST_ENTRIES])
+
     def each(self, key: str, make: Callable[[Entry], T]) -> tuple[T, ...]:
         """A list of objects, `MOST_ENTRIES` at most."""
         values = self.values.get(key)

@@ -35,6 +35,25 @@ class KeptPair:
 
 
 @dataclass(frozen=True)
+class KeptKeys:
+    """Passkeys at one length: how many of the ``trials`` each answered."""
+
+    length: int
+    trials: int
+    best: int
+    default: int
+
+
+@dataclass(frozen=True)
+class KeptEngine:
+    """An engine that does not turn as was chosen, or not by every key: its name, the keys, and what follows."""
+
+    name: str
+    ignores: tuple[str, ...]
+    said: str
+
+
+@dataclass(frozen=True)
 class KeptTrial:
     """One trial, in words and numbers."""
 
@@ -49,7 +68,11 @@ class KeptTrial:
 
 @dataclass(frozen=True)
 class KeptSearch:
-    """A search, as far as it is shown; lengths in tokens. ``output`` is the checkpoint that was written."""
+    """A search, as far as it is shown; lengths in tokens. ``output`` is the checkpoint that was written.
+
+    ``deaf`` are the engines that read it otherwise; ``notes`` tell what was not tried, cut short and warned of, in a
+    sentence each.
+    """
 
     file: str
     output: str
@@ -68,7 +91,10 @@ class KeptSearch:
     high: float | None
     bins: tuple[KeptBin, ...]
     pairs: tuple[KeptPair, ...]
+    passkey: tuple[KeptKeys, ...]
+    deaf: tuple[KeptEngine, ...]
     trials: tuple[KeptTrial, ...]
+    notes: tuple[str, ...]
 
 
 def read_search(path: Path) -> KeptSearch:
@@ -94,7 +120,14 @@ def read_search(path: Path) -> KeptSearch:
         high=gain.number("high"),
         bins=entry.each("bins", _bin),
         pairs=entry.each("pairs", _pair),
+        passkey=entry.each("passkey", _keys),
+        deaf=tuple(engine for engine in entry.each("engines", _engine) if engine),
         trials=entry.each("trials", _trial),
+        notes=(
+            *entry.each("left", lambda left: f"not tried: {left.text('method')}: {left.text('why')}"),
+            *(f"cut short: {said}" for said in entry.texts("cut")),
+            *entry.each("warnings", lambda warning: f"warning [{warning.text('code')}] {warning.text('message')}"),
+        ),
     )
 
 
@@ -106,6 +139,19 @@ def _bin(entry: Entry) -> KeptBin:
 def _pair(entry: Entry) -> KeptPair:
     wavelength, best, default = (entry.number(key) for key in ("wavelength", "best", "default"))
     return KeptPair(entry.count("index"), wavelength, best, default)
+
+
+def _keys(entry: Entry) -> KeptKeys:
+    return KeptKeys(*(entry.count(key) for key in ("length", "trials", "best", "default")))
+
+
+def _engine(entry: Entry) -> KeptEngine | None:
+    """None for one that turns as was chosen, by every key."""
+    ignores, right = entry.texts("ignores"), entry.maybe("right", entry.flag)
+    if not ignores and right is not False:
+        return None
+    name = " ".join(filter(None, (entry.text(key) for key in ("engine", "part", "version"))))
+    return KeptEngine(name, ignores, entry.text("said"))
 
 
 def _trial(entry: Entry) -> KeptTrial:

@@ -38,6 +38,10 @@ def searched(result: Searched) -> RenderableType:
 
 def _facts(result: Searched) -> Iterator[tuple[str, RenderableType]]:
     yield "chosen", described(result.chosen)
+    if result.best != result.chosen:
+        yield "best of all that was tried", described(result.best)
+    if result.wanted_engine:
+        yield "bound to what is honoured by", result.wanted_engine
     yield "default", described(result.default)
     gain = result.gain
     noise = "beyond noise" if gain.beyond_noise else "not beyond noise"
@@ -80,7 +84,7 @@ def _numbers(settings: Mapping[str, Any]) -> str:
 
 def _value(value: Any) -> str:
     if isinstance(value, (list, tuple)):
-        return f"{value[0]:g} to {value[-1]:g}"
+        return f"{value[0]:g} to {value[-1]:g}" if value else "none"
     return f"{value:g}" if isinstance(value, (int, float)) else str(value)
 
 

@@ -39,6 +39,15 @@ def test_what_was_kept_is_read(tmp_path: Path) -> None:
     assert [(t.number, t.stage, t.length, t.loss, t.penalty, t.objective) for t in found.trials] == [
         (t.number, t.stage, t.length, t.loss, t.penalty, t.objective) for t in made.trials
     ]
+    assert [(k.length, k.trials, k.best, k.default) for k in found.passkey] == [(128, 20, 19, 18), (256, 21, 17, 13)]
+    assert [(e.name, e.ignores, e.said) for e in found.deaf] == [
+        ("vllm 0.26.0", ("attention_factor",), "turns so, at another temperature"),
+        ("llama.cpp converter b9000", ("beta_slow", "factor"), "turns by factor 4"),
+    ]
+    assert found.notes == (
+        "not tried: dynamic: vllm does not honour it", f"cut short: {made.cut[0]}",
+        "warning [short-text] the text has 7,001 tokens to choose by",
+    )  # fmt: skip
     assert [t.setting for t in found.trials][1::2] == [
         "abf base 50312.5", "longrope short_factor 1 to 1, long_factor 1 to 4.5",
     ]  # fmt: skip
@@ -63,11 +72,21 @@ def test_the_longest_search_that_can_be_asked_for_is_read(tmp_path: Path) -> Non
 FAULTS: tuple[tuple[tuple[str | int, ...], Any, str], ...] = (
     *(((key,), MISSING, f"search.{key} is missing") for key in (
         "checkpoint", "why", "is_default", "objective", "original_length", "length", "text", "chosen", "best",
-        "default", "gain", "bins", "pairs", "trials")),
+        "default", "gain", "bins", "pairs", "trials", "passkey", "engines", "left", "cut", "warnings")),
     *(((key,), 3, f"search.{key} is 3; it must be a text") for key in ("checkpoint", "why", "objective", "text")),
     *(((key,), "yarn", f"search.{key} is 'yarn'; it must be an object") for key in ("chosen", "best", "default",
                                                                                   "gain")),
-    *(((key,), {}, f"search.{key} is {{}}; it must be a list of objects") for key in ("bins", "pairs", "trials")),
+    *(((key,), {}, f"search.{key} is {{}}; it must be a list of objects")
+      for key in ("bins", "pairs", "trials", "passkey", "engines", "left", "warnings")),
+    *((("cut",), value, f"search.cut is {value!r}; it must be a list of texts") for value in ("x", [3])),
+    *((("passkey", 1, key), 0.5, f"search.passkey[1].{key} is 0.5; it must be a whole number")
+      for key in ("length", "trials", "best", "default")),
+    *((("engines", 2, key), None, f"search.engines[2].{key} is None; it must be a text")
+      for key in ("engine", "part", "version", "said")),
+    (("engines", 0, "right"), 1, "search.engines[0].right is 1; it must be true or false"),
+    (("engines", 0, "ignores"), None, "search.engines[0].ignores is None; it must be a list of texts"),
+    *((("left", 0, key), 1, f"search.left[0].{key} is 1; it must be a text") for key in ("method", "why")),
+    *((("warnings", 0, key), 1, f"search.warnings[0].{key} is 1; it must be a text") for key in ("code", "message")),
     *(((key,), -1, f"search.{key} is -1; it must be a whole number") for key in ("original_length", "length")),
     (("is_default",), 0, "search.is_default is 0; it must be true or false"),
     (("trials",), [{}] * (MOST_ENTRIES + 1), f"search.trials has {MOST_ENTRIES + 1} entries"),

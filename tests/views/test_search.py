@@ -59,6 +59,8 @@ def test_the_terminal_tells_everything() -> None:
         f"cut short: {SEARCHED.cut[0]}", "[short-text] the text has 7,001 tokens",
     ):  # fmt: skip
         assert part in told
+    assert line(text, "bound to") == ["bound", "to", "what", "is", "honoured", "by", "vllm"]
+    assert "best of all" not in text
     assert max(map(len, text.splitlines())) <= COLUMNS
 
 
@@ -110,7 +112,8 @@ def test_the_default_that_was_kept_is_no_gain() -> None:
     told = flat(text)
     assert text.splitlines()[0] == AS_DEFAULT.why
     assert "-0.0040 and +0.0062: not beyond noise" in told
-    for part in ("passkeys", "not tried", "cut short", "warning"):
+    assert "best of all that was tried yarn beta_fast 9.043" in told
+    for part in ("bound to", "passkeys", "not tried", "cut short", "warning"):
         assert part not in told
 
 
@@ -208,7 +211,14 @@ def test_a_report_in_the_terminal_has_it(report, capsys) -> None:
     assert app.run(["report", *report()]) == 0
     text = capsys.readouterr().out
     assert SEARCHED.why in flat(text)
-    assert line(text, "128-256")[:3] == ["128-256", "2.4433", "2.4135"]
+    assert line(text, "0-64") == ["0-64", "3.1234", "3.1244", "3.1004"]
+    assert line(text, "128-256") == ["128-256", "2.4433", "2.4135", "–"]
+    for part in (
+        "passkeys at 256 tokens, held out: 17 of 21, the default 13",
+        "vllm 0.26.0 does not read attention_factor: turns so, at another temperature",
+        "not tried: dynamic: vllm does not honour it", f"cut short: {SEARCHED.cut[0]}", "warning [short-text]",
+    ):  # fmt: skip
+        assert part in flat(text)
     assert max(map(len, text.splitlines())) <= COLUMNS
 
 
@@ -246,6 +256,13 @@ def test_the_page_has_every_number_as_a_table(report, tmp_path: Path) -> None:
     facts = dict(cells(tree, "The search"))
     assert facts["gain on text held out"] == "+0.0283 nats a token, 95 % between +0.0190 and +0.0377"
     assert facts["from and to"] == "64 trained tokens to 256"
+    assert facts["passkeys at 256, held out"] == "17 of 21, the default 13"
+    assert cells(tree, "Engines that read it otherwise") == [
+        ["vllm 0.26.0", "attention_factor", "turns so, at another temperature"],
+        ["llama.cpp converter b9000", "beta_slow, factor", "turns by factor 4"],
+    ]
+    for note in ("not tried: dynamic: vllm does not", f"cut short: {SEARCHED.cut[0]}", "warning [short-text]"):
+        assert note in words(of(tree, "main")[0])
     assert SEARCHED.why in words(of(tree, "main")[0])
 
 
@@ -264,6 +281,7 @@ def test_its_figures_have_a_name_words_and_numbers(report, tmp_path: Path) -> No
 
 def test_without_a_search_the_page_has_no_such_figure(report, tmp_path: Path) -> None:
     _, tree = page(tmp_path / "page.html", report()[0])
+    assert "Engines that read it otherwise" not in {words(node) for node in of(tree, "caption")}
     assert not {"search-loss", "search-pairs"} & {node.get("id") for node in of(tree, "figure")}
 
 
@@ -273,11 +291,12 @@ def test_what_strangers_write_into_a_search_is_text(report, tmp_path: Path) -> N
     raw, tree = page(
         tmp_path / "page.html",
         *report(output=HOSTILE, checkpoint=HOSTILE, why=HOSTILE, text=HOSTILE, objective=HOSTILE, trials=[trial],
+                cut=[HOSTILE], left=[{"method": HOSTILE, "why": HOSTILE}],
                 **dict.fromkeys(("chosen", "best", "default"), setting)),
     )  # fmt: skip
     assert (len(of(tree, "script")), len(of(tree, "img"))) == (2, 0)
     assert not re.search("[\x00\x1b\u202e]", raw)
-    assert words(of(tree, "main")[0]).count(flat(elements.clean(HOSTILE))) >= 10
+    assert words(of(tree, "main")[0]).count(flat(elements.clean(HOSTILE))) >= 13
 
 
 def test_a_search_is_drawn(report, tmp_path: Path) -> None:

@@ -210,6 +210,10 @@ def searched(found: Json) -> list[Node]:
         ["best of all that was tried", found["best"]],
         ["default", found["default"]],
         ["gain on text held out", gain],
+        *(
+            [f"passkeys at {k['length']:,}, held out", f"{k['best']} of {k['trials']}, the default {k['default']}"]
+            for k in found["passkey"]
+        ),
         ["from and to", f"{found['original_length']:,} trained tokens to {found['length']:,}"],
         ["measured on", found["text"]],
         ["objective", found["objective"]],
@@ -218,7 +222,16 @@ def searched(found: Json) -> list[Node]:
         tag("p", found["why"], class_=f"verdict {'plain' if found['is_default'] else 'good'}"),
         tag("p", f"{found['output']}, made of {found['checkpoint']}, as kept in {found['file']}", class_="note"),
         tag("div", table("The search", ["fact", ""], facts), class_="scroll"),
+        *_deaf(found["deaf"]),
+        *(tag("p", note, class_="note") for note in found["notes"]),
     ]
+
+
+def _deaf(engines: Sequence[Json]) -> list[Node]:
+    """The engines that do not turn as was chosen, where there are any."""
+    rows = [[e["name"], ", ".join(e["ignores"]) or "–", e["said"] or "turns as meant"] for e in engines]
+    columns = ["engine", "does not read", "so"]
+    return [tag("div", table("Engines that read it otherwise", columns, rows), class_="scroll")] if rows else []
 
 
 def search_bins(found: Json) -> list[Node]:

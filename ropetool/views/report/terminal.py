@@ -138,13 +138,25 @@ def figures(told: Json) -> Iterator[RenderableType]:
 
 
 def searched(found: Json) -> RenderableType:
-    """What a search chose, and its losses by position."""
+    """What a search chose and why, its losses by position, its passkeys, who reads it otherwise, and what was cut."""
     rows = [
         [
             f"{b['start']:,}-{b['stop']:,}",
-            *("–" if b[key] is None else f"{b[key]:.4f}" for key in ("best", "default")),
+            *("–" if b[key] is None else f"{b[key]:.4f}" for key in ("best", "default", "none")),
         ]
         for b in found["bins"]
     ]
     title = f"search on {found['text']}: loss by position, on text held out"
-    return Group(Text(found["why"]), grid(title, ["positions", "best", "default"], rows, numbers=True))
+    keys = [
+        f"passkeys at {k['length']:,} tokens, held out: {k['best']} of {k['trials']}, the default {k['default']}"
+        for k in found["passkey"]
+    ]
+    deaf = [
+        f"{e['name']} does not read {', '.join(e['ignores']) or 'it so'}: {e['said'] or 'turns as meant'}"
+        for e in found["deaf"]
+    ]
+    return Group(
+        Text(found["why"]),
+        grid(title, ["positions", "best", "default", "no extension"], rows, numbers=True),
+        *map(Text, (*keys, *deaf, *found["notes"])),
+    )
