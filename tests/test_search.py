@@ -352,6 +352,11 @@ def test_a_class_that_takes_only_longrope_is_searched_for_factors(phi3: Path, tm
     code, told, _ = run(capsys, "extend", phi3, tmp_path / "out", *words)
     assert code == 0, told
     assert told["search"]["default"]["method"] == "longrope"
+    (warning,) = (w for w in told["search"]["warnings"] if w["code"] == "short-prompts")
+    _, held = parts(phi3, bundled(TEXT).read_text(encoding="utf-8"), 256, 1, 7, keys=False)
+    short = held.windows[:8, : tiny.LENGTH]
+    own, plain = (float(evaluate.position_losses(path, short).mean()) for path in (tmp_path / "out", phi3))
+    assert f"a loss of {own:.4f} nats, and without extension {plain:.4f}" in warning["message"]
     assert read_model(read_config(tmp_path / "out")).rotations[0].scaling.name == "longrope"
 
 

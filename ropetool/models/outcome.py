@@ -39,10 +39,11 @@ def outcome(state: Search, best: Entry, default: Planned) -> Outcome:
     plain = bench.losses(state.unextended, held, bins.trained + 1, windows)[0].blocks
     found = gain(of_best, of_default, bins)
     keys, lost = ((), False) if same else _keys(state, best.planned, default)
-    why = _why(best, same, found, keys if lost else ())
-    written = default if why[0] else best.planned
+    is_default, why = _why(best, same, found, keys if lost else ())
+    written = default if is_default else best.planned
     rows = _rows(state, of_best, of_default, plain)
-    return Outcome(written, why[0], why[1], found, rows, keys, _doubts(state))
+    doubts = (*_doubts(state), *_short_prompts(state, written, windows))
+    return Outcome(written, is_default, why, found, rows, keys, doubts)
 
 
 def _windows(state: Search) -> int:
@@ -78,10 +79,7 @@ def _why(best: Entry, same: bool, found: Gain, fewer_keys: tuple[Keys, ...]) -> 
     name = described(best.trial.setting)
     span = f"{found.mean:+.4f} nats per token, 95 % between {found.low:+.4f} and {found.high:+.4f}"
     if same:
-        return (
-            True,
-            f"nothing that was tried beat the default on the choosing part, so the default, {name}, was written",
-        )
+        return True, f"nothing tried beat the default on the choosing part, so the default, {name}, was written"
     if not found.beyond_noise:
         return True, (
             f"{name} was best on the choosing part, but on the held-out part it is not better than the default beyond "
@@ -121,3 +119,22 @@ def _doubts(state: Search) -> tuple[Warn, ...]:
         f"tokens gives {chance:.2f}: the text says nothing about it; give text of the kind that it was trained on"
     )
     return (Warn("loss-of-chance", said),)
+
+
+def _short_prompts(state: Search, written: Planned, windows: int) -> tuple[Warn, ...]:
+    """What prompts within the trained length lose, of a method that turns otherwise there (longrope, dynamic)."""
+    rotation, trained = written.turned.reading.rotations[0], state.bins.trained
+    width = rotation.geometry.rotary_dim
+    short, long = (rotation.scaling.inv_freq(width, length) for length in (trained, state.bins.length))
+    if bool((short == long).all()):
+        return ()
+    own, plain = (
+        mean_loss(state.bench.losses(turned, state.held, trained, windows)[0].blocks, state.bins, trained)
+        for turned in (written.turned, state.unextended)
+    )
+    said = (
+        f"{written.setting.method} turns otherwise in a prompt of up to {trained} tokens than in a longer one, which "
+        f"is what the losses by position are of: such a prompt has a loss of {own:.4f} nats, and without extension "
+        f"{plain:.4f} ({own - plain:+.4f})"
+    )
+    return (Warn("short-prompts", said),)

@@ -3,7 +3,7 @@
 A coordinate runs from 0 to 1 over its axis, most of them by the logarithm. LongRoPE's factors, one for each pair, are
 spanned by a few knots over the pairs: the logarithm of the factor runs straight from knot to knot and never falls.
 That is the constraint of the published search (Ding et al., arXiv:2402.13753, section 3.2: slower pairs are
-interpolated at least as much), in fewer numbers: deviations named in docs/methods.md.
+interpolated at least as much), in fewer numbers: deviations named in docs/search.md.
 """
 
 from __future__ import annotations
