@@ -60,7 +60,7 @@ SEARCHED = Searched(
     gain=Gain(0.0283, 0.019, 0.0377, 257, 32),
     bins=(
         PositionBin(0, 64, 4096, 3.1234, 3.1244, 3.1004),
-        PositionBin(64, 128, 4097, 2.5021, 2.5512, None),
+        PositionBin(64, 128, 4097, 2.5021, 2.5512, 5.75),
         PositionBin(128, 256, 8191, 2.4433, 2.4135, None),
     ),
     passkey=(Keys(128, 20, 19, 18), Keys(256, 21, 17, 13)),

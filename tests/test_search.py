@@ -104,6 +104,9 @@ def test_the_losses_that_it_tells_are_those_of_the_written_model(found, place: P
         own = losses[:, b["from"] : b["to"]]
         assert float(own.mean()) == pytest.approx(b["best"], abs=2e-4)
         assert own.numel() == b["tokens"]
+    plain = evaluate.position_losses(SOURCE, windows, dtype=DType.FLOAT32)
+    for b in found["search"]["bins"]:
+        assert float(plain[:, b["from"] : b["to"]].mean()) == pytest.approx(b["none"], abs=2e-4)
 
 
 def test_every_trial_is_told(found) -> None:
@@ -267,6 +270,21 @@ def test_a_machine_that_stands_still_still_gives_the_default(tmp_path: Path, cap
     assert code == 0
     assert [trial["setting"]["method"] for trial in told["search"]["trials"]] == ["yarn"]
     assert told["search"]["is_default"]
+
+
+def test_what_there_was_no_time_to_read_is_not_told(tmp_path: Path, capsys, monkeypatch) -> None:
+    def at_the_end(state: searching.Search) -> int:
+        state.ends = 0.0
+        return 1
+
+    monkeypatch.setattr(outcome, "_windows", at_the_end)
+    words = ("--method", "auto", *SHORT, "--text", "bundled", "--trials", 4)
+    code, told, _ = run(capsys, "extend", SOURCE, tmp_path / "out", *words)
+    assert code == 0
+    assert [(b["to"], b["none"] is None) for b in told["search"]["bins"]][2:] == [(256, False), (384, True)]
+    said = " ".join(told["search"]["cut"])
+    assert "no extension was read inside the trained window alone" in said
+    assert "no held-out passkeys were asked" in said
 
 
 def test_text_that_says_nothing_is_warned_of(tmp_path: Path, capsys) -> None:

@@ -15,7 +15,7 @@ OF_SEARCH = Limits(16 << 20, 500_000)
 
 @dataclass(frozen=True)
 class KeptBin:
-    """Mean loss over the positions [start, stop) of the held-out part; ``none`` where no extension was read so far."""
+    """Mean loss over the positions [start, stop) of the held-out part; ``none``: of no extension, where read."""
 
     start: int
     stop: int

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ropetool.checkpoint.config import count
@@ -36,9 +37,9 @@ def outcome(state: Search, best: Entry, default: Planned) -> Outcome:
     same = best.planned.turned.config == default.turned.config
     of_default = bench.losses(default.turned, held, bins.length, windows)[0].blocks
     of_best = of_default if same else bench.losses(best.planned.turned, held, bins.length, windows)[0].blocks
-    plain = bench.losses(state.unextended, held, bins.trained + 1, windows)[0].blocks
     found = gain(of_best, of_default, bins)
     keys, lost = ((), False) if same else _keys(state, best.planned, default)
+    plain = _unextended(state, windows)
     is_default, why = _why(best, same, found, keys if lost else ())
     written = default if is_default else best.planned
     rows = _rows(state, of_best, of_default, plain)
@@ -93,10 +94,20 @@ def _why(best: Entry, same: bool, found: Gain, fewer_keys: tuple[Keys, ...]) -> 
     return False, f"{name} beats the default on the held-out part by {span}"
 
 
-def _rows(state: Search, best: Blocks, default: Blocks, plain: Blocks) -> tuple[PositionBin, ...]:
+def _unextended(state: Search, windows: int) -> list[float]:
+    """The loss of no extension in every bin; in those inside the trained window where no time is left for more."""
+    bins, whole = state.bins, windows * state.bench.clock.seconds(state.bins.length)
+    if time.monotonic() + whole <= state.ends:
+        read = state.bench.losses(state.unextended, state.held, bins.length, windows)[0].blocks
+        return [loss for loss, _ in by_bin(read, bins, bins.length)]
+    state.cut.append("no extension was read inside the trained window alone: the budget had no time left for more")
+    read = state.bench.losses(state.unextended, state.held, bins.trained + 1, windows)[0].blocks
+    return [loss for (loss, _), _ in zip(by_bin(read, bins, bins.trained + 1), bins.inside, strict=False)]
+
+
+def _rows(state: Search, best: Blocks, default: Blocks, none: Sequence[float]) -> tuple[PositionBin, ...]:
     bins = state.bins
     own, other = by_bin(best, bins, bins.length), by_bin(default, bins, bins.length)
-    none = [loss for (loss, _), _ in zip(by_bin(plain, bins, bins.trained + 1), bins.inside, strict=False)]
     starts = (0, *bins.edges[:-1])
     return tuple(
         PositionBin(start, stop, tokens, loss, of_default, none[at] if at < len(none) else None)

@@ -60,7 +60,7 @@ class Left:
 class PositionBin:
     """Mean loss over the positions [start, stop) of the held-out part: the best, the default, and no extension.
 
-    ``none`` is None beyond the trained length, where that is not read.
+    ``none`` is None where the budget had no time to read it beyond the trained length.
     """
 
     start: int

@@ -35,8 +35,10 @@ def test_lines_are_as_high_as_their_numbers(searched, show) -> None:
         heights(watched.attributes(f"#search-loss svg path.{kind}", "d")[0]) for kind in ("own", "other")
     )  # two points for each bin: its two ends
     none = heights(watched.attributes("#search-loss svg path.trained:not(.dashed)", "d")[0])
-    assert (len(best), len(default), len(none)) == (6, 6, 2)
+    assert (len(best), len(default), len(none)) == (6, 6, 4)
     assert none[0] < 260
+    top = min(*best, *default)
+    assert top - 40 < none[2] == none[3] < top, "what is lost beyond the trained length runs along the top"
     assert best[2] > default[2], "a lower loss is further down"
     assert best[4] < default[4]
     per_nat = (best[2] - best[0]) / (3.1234 - 2.5021)

@@ -83,7 +83,7 @@ def test_only_the_best_at_the_length_that_decided_is_marked() -> None:
 def test_losses_by_position_say_who_gains() -> None:
     text = printed(search._positions(SEARCHED))
     assert line(text, "0-64") == ["0-64", "3.1234", "3.1244", "+0.0010", "3.1004"]
-    assert line(text, "64-128") == ["64-128", "2.5021", "2.5512", "+0.0491", "-"]
+    assert line(text, "64-128") == ["64-128", "2.5021", "2.5512", "+0.0491", "5.7500"]
     assert line(text, "128-256") == ["128-256", "2.4433", "2.4135", "-0.0298", "-"]
     styles = [str(cell.style) for cell in search._positions(SEARCHED).columns[3]._cells]
     assert styles == ["", "green", "red"]
@@ -245,7 +245,7 @@ def cells(tree: Element, caption: str) -> list[list[str]]:
 def test_the_page_has_every_number_as_a_table(report, tmp_path: Path) -> None:
     _, tree = page(tmp_path / "page.html", *report())
     assert cells(tree, "Loss by position") == [
-        ["0–64", "3.1234", "3.1244", "3.1004"], ["64–128", "2.5021", "2.5512", "–"],
+        ["0–64", "3.1234", "3.1244", "3.1004"], ["64–128", "2.5021", "2.5512", "5.7500"],
         ["128–256", "2.4433", "2.4135", "–"],
     ]  # fmt: skip
     assert cells(tree, "Factor of each pair")[7] == ["7", "6.283e+07", "4.500", "3.625"]
@@ -321,7 +321,11 @@ def test_a_drawing_has_the_numbers() -> None:
     assert list(best.get_xdata()) == [0, 64, 64, 128, 128, 256]
     assert list(best.get_ydata()) == [3.1234, 3.1234, 2.5021, 2.5021, 2.4433, 2.4433]
     assert list(default.get_ydata())[-1] == 2.4135
-    assert (list(none.get_xdata()), list(none.get_ydata())) == ([0, 64], [3.1004, 3.1004])
+    assert (list(none.get_xdata()), list(none.get_ydata())) == (
+        [0, 64, 64, 128], [3.1004, 3.1004, 5.75, 5.75],
+    )  # fmt: skip
+    low, high = above.get_ylim()
+    assert (low, high) == pytest.approx((2.4135 - 0.0711, 3.1244 + 0.0711), abs=1e-4), "what is lost beyond is cut off"
     assert list(trained.get_xdata()) == [64, 64]
     assert [list(each.get_ydata())[-1] for each in below.lines] == [4.5, 3.625]
 

@@ -234,6 +234,13 @@ def _search(figure: Figure, found: Json) -> None:
         label = "no extension" if key == "none" else f"{key}: {_name(found[key])}"
         _steps(above, [(b["start"], b["stop"], b[key]) for b in found["bins"]], line, color=colour, label=label)
     _mark_trained(above, found["original_length"])
+    bins = found["bins"]
+    shown = [b[key] for b in bins for key in ("best", "default")]
+    shown += [b["none"] for b in bins if b["stop"] <= found["original_length"]]  # beyond, it may be lost
+    levels = [value for value in shown if value is not None]
+    if levels:
+        room = max((max(levels) - min(levels)) / 10, 0.01)
+        above.set_ylim(min(levels) - room, max(levels) + room)
     title = f"A search on {_name(found['text'])}: loss on text held out"
     above.set(xlabel="position", ylabel="nats a token", title=title)
     above.legend(fontsize=8)

@@ -14,16 +14,18 @@ function searchedNames() {
 function drawSearchLoss() {
   const plot = canvasOf(document.querySelector("#search-loss svg"), MEASURED.height);
   const { bins, original_length: trained, length } = data.search;
-  const values = bins.flatMap((bin) => SEARCHED.map(([key]) => bin[key])).filter((value) => value !== null);
+  const within = bins.filter((bin) => bin.stop <= trained).map((bin) => bin.none);
+  const values = [...bins.flatMap((bin) => [bin.best, bin.default]), ...within].filter((value) => value !== null);
   if (!values.length) return;
   const [low, high] = [Math.min(...values), Math.max(...values)];
   const room = Math.max((high - low) * 0.1, 0.01);
   const x = linear(0, length, MARGIN.left, plot.width - MARGIN.right);
   const y = linear(low - room, high + room, MEASURED.height - MARGIN.bottom, MARGIN.top + 4);
+  const at = (loss) => y(Math.min(loss, high + room)); // no extension may be lost beyond the trained length
   axisY(plot, y, "nats a token", MARGIN.top);
   for (const [key, kind] of SEARCHED) {
     const steps = bins.filter((bin) => bin[key] !== null)
-      .flatMap((bin) => [[x(bin.start), y(bin[key])], [x(bin.stop), y(bin[key])]]);
+      .flatMap((bin) => [[x(bin.start), at(bin[key])], [x(bin.stop), at(bin[key])]]);
     if (steps.length) plot.svg.append(shape("path", { class: kind, "stroke-width": 2.5, d: path(steps) }));
   }
   markTrained(plot, x(trained), trained);
@@ -31,7 +33,7 @@ function drawSearchLoss() {
   const last = bins[bins.length - 1];
   byId("search-loss-desc").textContent = `At positions ${grouped(last.start)} to ${grouped(last.stop)} the loss of ` +
     `the best is ${fixed(last.best, 4)}, and of the default ${fixed(last.default, 4)} nats a token.`;
-  fillLegend(byId("search-loss-legend"), [...searchedNames(), ["trained", "no extension, inside the trained length"]]);
+  fillLegend(byId("search-loss-legend"), [...searchedNames(), ["trained", "no extension (along the top: above it)"]]);
 }
 
 function drawSearchPairs() {
