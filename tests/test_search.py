@@ -20,7 +20,7 @@ from ropetool.cli import app
 from ropetool.errors import ConfigError, UsageError
 from ropetool.families.methods import Method, Weights
 from ropetool.families.reading import read_model
-from ropetool.models import outcome, searching
+from ropetool.models import bench, outcome, searching, stages
 from ropetool.models.bench import parts
 from ropetool.models.options import DType
 from ropetool.models.recall import RecallTask
@@ -47,6 +47,12 @@ def run(capsys, *words: object) -> tuple[int, dict[str, Any], str]:
 @pytest.fixture(scope="module")
 def place(tmp_path_factory) -> Path:
     return tmp_path_factory.mktemp("search")
+
+
+@pytest.fixture
+def unasked(monkeypatch) -> None:
+    """No passkeys are asked, which take most of the time of a search."""
+    monkeypatch.setattr(stages, "GIVEN_DOCUMENTS", 0)
 
 
 @pytest.fixture(scope="module")
@@ -168,7 +174,7 @@ def source_at(where: Path) -> None:
     shutil.copytree(SOURCE, where)
 
 
-def test_an_engine_binds_the_choice(place: Path, tmp_path: Path, capsys) -> None:
+def test_an_engine_binds_the_choice(unasked, tmp_path: Path, capsys) -> None:
     words = ("--method", "auto", *SHORT, "--text", "bundled", "--trials", 14, "--for", "sglang")
     code, told, _ = run(capsys, "extend", SOURCE, tmp_path / "out", *words)
     assert code == 0
@@ -180,7 +186,7 @@ def test_an_engine_binds_the_choice(place: Path, tmp_path: Path, capsys) -> None
     assert row["right"]
 
 
-def test_factors_are_searched_for_every_pair(tmp_path: Path, capsys) -> None:
+def test_factors_are_searched_for_every_pair(unasked, tmp_path: Path, capsys) -> None:
     words = ("--method", "longrope", "--search", *SHORT, "--text", "bundled", "--trials", 24)
     code, told, _ = run(capsys, "extend", SOURCE, tmp_path / "out", *words)
     assert code == 0
@@ -252,7 +258,7 @@ def test_a_budget_that_is_too_short_is_refused_before_the_work(tmp_path: Path, c
     assert not (tmp_path / "out").exists()
 
 
-def test_a_budget_is_kept_and_what_it_cut_is_said(tmp_path: Path, capsys, monkeypatch) -> None:
+def test_a_budget_is_kept_and_what_it_cut_is_said(unasked, tmp_path: Path, capsys, monkeypatch) -> None:
     """Readings that become slow: the search stops in time, and still reports."""
     real = searching.Search._has_room
     monkeypatch.setattr(
@@ -287,7 +293,44 @@ def test_what_there_was_no_time_to_read_is_not_told(tmp_path: Path, capsys, monk
     assert "no held-out passkeys were asked" in said
 
 
-def test_text_that_says_nothing_is_warned_of(tmp_path: Path, capsys) -> None:
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_setting_that_gives_no_numbers_is_infinitely_bad(
+    unasked, value: float, tmp_path: Path, capsys, monkeypatch
+) -> None:
+    real = bench.text_losses
+
+    def lost(runner, *args):
+        losses_T, passes = real(runner, *args)
+        by_steps = runner.model.config.rope_parameters["rope_type"] == "linear"
+        if by_steps:
+            losses_T[3] = value
+        return losses_T, passes
+
+    monkeypatch.setattr(bench, "text_losses", lost)
+    words = ("--method", "auto", *SHORT, "--text", "bundled", "--trials", 10)
+    code, told, _ = run(capsys, "extend", SOURCE, tmp_path / "out", *words)
+    assert code == 0
+    trials = told["search"]["trials"]
+    lines = [trial for trial in trials if trial["setting"]["method"] == "linear"]
+    assert [(trial["loss"], trial["objective"], trial["bins"]) for trial in lines] == [(None, None, [])]
+    assert trials[-1]["number"] > lines[0]["number"]
+    (left,) = (left for left in told["search"]["left"] if left["method"] == "linear")
+    assert "no number" in left["why"]
+
+
+def test_a_default_that_gives_no_numbers_is_an_error(tmp_path: Path, capsys, monkeypatch) -> None:
+    def lost(runner, ids_T, stops, passes, *args):
+        return torch.full((len(ids_T) - 1,), float("inf")), passes
+
+    monkeypatch.setattr(bench, "text_losses", lost)
+    words = ("--method", "auto", *SHORT, "--text", "bundled", "--trials", 4)
+    code, told, _ = run(capsys, "extend", SOURCE, tmp_path / "out", *words)
+    assert code == 2
+    assert "no number in float32" in told["error"]["message"]
+    assert not (tmp_path / "out").exists()
+
+
+def test_text_that_says_nothing_is_warned_of(unasked, tmp_path: Path, capsys) -> None:
     draw = random.Random(1)
     letters = [c for c in bundled(TEXT).read_text(encoding="utf-8")[:3000] if c.isprintable()]
     text = tmp_path / "noise.txt"

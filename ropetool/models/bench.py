@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from torch import Tensor
 from ropetool.checkpoint.config import MARKER
 from ropetool.checkpoint.folder import open_checkpoint
 from ropetool.checkpoint.study import Measured, Study
-from ropetool.errors import CheckpointError, UsageError
+from ropetool.errors import CheckpointError, UnsupportedError, UsageError
 from ropetool.families.context import context_of
 from ropetool.families.reading import Reading
 from ropetool.models.limits import table_tokens
@@ -103,6 +104,9 @@ class Bench:
         for ids_T in part.windows[:windows, :length]:
             losses_T, passes = text_losses(swappable.runner, ids_T, (length,), passes, _unheard(), self.talk)
             rows.append(tuple(float(block.mean()) for block in torch.split(losses_T, self.block)))
+            if not all(map(math.isfinite, rows[-1])):
+                name = self.dtype.value if self.dtype else "the stored dtype"
+                raise UnsupportedError(f"its loss at {length} tokens is no number in {name}")
         seconds = time.monotonic() - started
         self.clock.saw(length, seconds / windows)
         return self._keep(key, Measured(tuple(rows), (), seconds)), False

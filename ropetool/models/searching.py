@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ropetool.errors import ConfigError, MethodError
+from ropetool.errors import CheckpointError, ConfigError, MethodError, UnsupportedError
 from ropetool.families.candidates import Candidate
 from ropetool.models.bench import Bench, Part, Turned
 from ropetool.models.objective import PENALTY, Bins, Blocks, by_bin, mean_loss, penalty
@@ -48,7 +48,6 @@ class Entry:
 
     planned: Planned
     trial: Trial
-    read: Blocks
 
 
 @dataclass
@@ -85,7 +84,11 @@ class Search:
             return None
 
     def measure(self, planned: Planned, stage: str) -> Entry | None:
-        """Read a setting at the length of its stage, and say how good it is; None where no time is left for it."""
+        """Read a setting at the length of its stage, and say how good it is; None where no time is left for it.
+
+        One that the model cannot take, or that gives no numbers, is infinitely bad. Raises `UnsupportedError` or
+        `CheckpointError` for the default, the first at every length: nothing can be held against it.
+        """
         length = self.stages.decide if stage == "decide" else self.stages.screen
         windows = self.stages.windows if length == self.stages.screen else self.stages.decide_windows
         before = self._before(planned, length)
@@ -94,15 +97,23 @@ class Search:
         if not self._has_room(windows * self.bench.clock.seconds(length), stage):
             return None
         started = time.monotonic()
-        measured, reused = self.bench.losses(planned.turned, self.part, length, windows)
-        read = measured.blocks
-        loss, lost = mean_loss(read, self.bins, length), penalty(read, self.plain[:windows], self.bins, length)
-        trial = Trial(
-            len(self.entries) + 1, stage, planned.setting, length, loss, lost, loss + PENALTY * lost,
-            tuple(value for value, _ in by_bin(read, self.bins, length)),
-            measured.seconds if reused else time.monotonic() - started, reused,
-        )  # fmt: skip
-        self.entries.append(Entry(planned, trial, read))
+        loss, lost, reused = math.inf, math.inf, False
+        of_bins: tuple[float, ...] = ()
+        try:
+            measured, reused = self.bench.losses(planned.turned, self.part, length, windows)
+        except (CheckpointError, UnsupportedError) as error:
+            if not self.at(length):
+                raise
+            self.left.append(Left(_named(planned.candidate), error.message))
+        else:
+            read = measured.blocks
+            loss, lost = mean_loss(read, self.bins, length), penalty(read, self.plain[:windows], self.bins, length)
+            of_bins = tuple(value for value, _ in by_bin(read, self.bins, length))
+        seconds = measured.seconds if reused else time.monotonic() - started
+        objective = loss + PENALTY * lost
+        number = len(self.entries) + 1
+        trial = Trial(number, stage, planned.setting, length, loss, lost, objective, of_bins, seconds, reused)
+        self.entries.append(Entry(planned, trial))
         self._tell(trial)
         return self.entries[-1]
 
@@ -210,8 +221,8 @@ class Search:
         """The best of each method and stage, best first: near points of one tuning are as good or bad as each other."""
         found: dict[tuple[str, str], Entry] = {}
         for entry in self.at(length):
-            setting = entry.planned.setting
-            found.setdefault((setting.method, entry.trial.stage), entry)
+            if math.isfinite(entry.trial.objective):
+                found.setdefault((entry.trial.setting.method, entry.trial.stage), entry)
         return list(found.values())[: self.stages.finalists]
 
     def choose(self, finalists: Sequence[Entry], default: Planned) -> Entry:
