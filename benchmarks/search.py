@@ -22,7 +22,8 @@ from ropetool.checkpoint.study import Study
 from ropetool.cli.app import run
 from ropetool.cli.options import parse_length
 from ropetool.families.methods import Method, Weights
-from ropetool.models.bench import Bench, Part, Turned, identity_of, quick_dtype
+from ropetool.models.bench import Bench, Part, Turned, identity_of
+from ropetool.models.emulated import quick_dtype
 from ropetool.models.load import pick_device
 from ropetool.models.objective import bins_for, by_bin
 from ropetool.models.options import Device
@@ -59,7 +60,7 @@ def checked(options: argparse.Namespace, chosen: dict, place: Path) -> None:
     }
     ids = encode(path, options.check.read_text())[:length]
     part = Part("check", ids[None])
-    dtype = quick_dtype(path, pick_device(Device.AUTO), print)
+    dtype = quick_dtype(path, pick_device(Device.AUTO))
     with Study.open(options.check_study, {**identity_of(path), "check": options.check.name}) as study:
         rows = {}
         for name, (method, given) in ways.items():
