@@ -19,7 +19,7 @@ from ropetool.families.candidates import Candidate, Model, fixed, space_of, star
 from ropetool.families.methods import Method
 from ropetool.families.reading import Reading, read_model
 from ropetool.models.options import Device, DType, MaxMemory
-from ropetool.models.searched import Hearing, Pair, Searched, Setting
+from ropetool.models.searched import Hearing, Left, Pair, Searched, Setting
 from ropetool.rope.bands import wavelengths
 from ropetool.rope.frequencies import Floats, Yarn, plain_inv_freq
 from ropetool.rope.optimiser import LARGEST_SEED, need_optimiser
@@ -206,6 +206,7 @@ def _by_factors(
     """LongRoPE by the factors that YaRN has, for a class that takes nothing else; raises ``refused`` for any other."""
     ones = [1.0] * (width // 2)
     try:
+        _configured(wish, extended)(Candidate(Method.LONGROPE, {"short_factor": ones, "long_factor": ones}))
         made = extended(Candidate(Method.LONGROPE, {"short_factor": ones, "long_factor": ones}))
     except (MethodError, ConfigError):
         raise refused from None
@@ -291,6 +292,14 @@ def _plain_theta(reading: Reading) -> float:
     return float(reading.extension.get("original_theta") or reading.rotations[0].scaling.theta)
 
 
+def _together(left: Sequence[Left]) -> tuple[Left, ...]:
+    """One line for each reason, with all that it is the reason of."""
+    names: dict[str, list[str]] = {}
+    for each in left:
+        names.setdefault(each.why, []).append(each.method)
+    return tuple(Left("; ".join(dict.fromkeys(named)), why) for why, named in names.items())
+
+
 def _searched(path: Path, wish: Wish, state: Search, best: Entry, default: Planned, started: float) -> Searched:
     """All that was found, the best held against the default on the held-out part."""
     from ropetool.models.objective import STATEMENT
@@ -312,6 +321,7 @@ def _searched(path: Path, wish: Wish, state: Search, best: Entry, default: Plann
         text_tokens=(state.part.windows.numel(), state.held.windows.numel()),
         edges=state.bins.edges,
         decided=best.trial.length,
+        windows=(state.windows_at(best.trial.length), found.windows),
         device=str(bench.device),
         dtype=bench.dtype.value if bench.dtype else "as stored",
         seed=wish.seed,
@@ -329,7 +339,7 @@ def _searched(path: Path, wish: Wish, state: Search, best: Entry, default: Plann
         pairs=tuple(Pair(i, float(w), float(c), float(d)) for i, (w, c, d) in enumerate(ways)),
         engines=tuple(Hearing(h.engine, h.part, h.version, h.right, h.ignores, h.said) for h in heard),
         trials=tuple(entry.trial for entry in state.entries),
-        left=tuple(dict.fromkeys(state.left)),
+        left=_together(state.left),
         cut=tuple(state.cut),
         warnings=found.warnings,
     )

@@ -34,7 +34,7 @@ def trial(number: int, setting: Setting, objective: float, **values: Any) -> Tri
 TRIALS = (
     trial(1, DEFAULT, 2.3894, reused=True),
     trial(2, NTK, 2.4711, length=128, bins=(3.5, 2.5)),
-    trial(3, BEST, 2.3611, stage="confirm"),
+    trial(3, BEST, 2.3611, stage="confirm", passkeys=58),
     trial(4, LISTS, 2.4012, stage="tune"),
 )
 SEARCHED = Searched(
@@ -46,6 +46,7 @@ SEARCHED = Searched(
     text_tokens=(7001, 7002),
     edges=(64, 128, 256),
     decided=256,
+    windows=(4, 8),
     device="cpu",
     dtype="float32",
     seed=11,

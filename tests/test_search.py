@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import random
 import shutil
@@ -17,10 +18,11 @@ from ropetool.checkpoint.bundled import CHECKPOINT, TEXT, bundled
 from ropetool.checkpoint.folder import read_config
 from ropetool.checkpoint.search_results import read_search
 from ropetool.cli import app
+from ropetool.cli import searching as cli_searching
 from ropetool.errors import ConfigError, UsageError
 from ropetool.families.methods import Method, Weights
 from ropetool.families.reading import read_model
-from ropetool.models import bench, outcome, searching, stages
+from ropetool.models import bench, objective, outcome, searching, stages
 from ropetool.models.bench import parts
 from ropetool.models.options import DType
 from ropetool.models.recall import RecallTask
@@ -328,6 +330,89 @@ def test_a_default_that_gives_no_numbers_is_an_error(tmp_path: Path, capsys, mon
     assert code == 2
     assert "no number in float32" in told["error"]["message"]
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("length", [257, 385, 513])
+def test_a_length_one_beyond_a_bin_has_no_empty_bin(length: int) -> None:
+    """The last position predicts nothing."""
+    bins = objective.bins_for(256, length)
+    rows = [[1.0] * -(-(length - 1) // bins.block)]
+    found = objective.by_bin(rows, bins, length)
+    assert len(found) == len(bins.edges)
+    assert sum(tokens for _, tokens in found) == length - 1
+    assert bins.edges[-1] == length
+
+
+@pytest.mark.parametrize(
+    "text", ["word " * 4000, "word" * 5000, "a line\n" + "word " * 4000 + "\n", "s. " * 6000, "x\n" * 9000]
+)
+def test_a_text_is_cut_near_its_middle(text: str) -> None:
+    at = bench._middle(text)
+    assert abs(at - len(text) / 2) <= len(text) / 20 + 2
+    assert text[at - 1] in "\n d"
+    assert not text.startswith("word ") or text[at:].startswith("word")
+
+
+def test_passkeys_that_every_better_setting_loses_are_told(place: Path, found, tmp_path: Path, capsys) -> None:
+    """By a study in which all but the default answer half of the choosing part's."""
+    lines = [json.loads(line) for line in (place / "study.jsonl").read_text().splitlines()]
+    asked = [line for line in lines[1:] if line["key"].startswith("passkeys choosing")]
+    for line in asked[1:]:
+        line["answers"] = [at % 2 for at in range(60)]
+    (tmp_path / "study.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    words = ("--trials", TRIALS, "--study", tmp_path / "study.jsonl", "--dry-run")
+    code, told, _ = run(capsys, "extend", SOURCE, tmp_path / "out", *AUTO, *words)
+    assert code == 0
+    search, default = told["search"], asked[0]["answers"]
+    lower = [t for t in search["trials"] if t["objective"] < search["trials"][0]["objective"]]
+    assert search["trials"][0]["passkeys"] == sum(default)
+    halved = [t for t in lower if t["passkeys"] == 30]
+    assert halved
+    if search["is_default"]:
+        assert f"{len(lower)} settings lie below the default on the choosing part" in search["why"]
+    else:
+        assert f"{len(halved)} with a lower objective answered fewer passkeys" in search["why"]
+
+
+def test_a_default_that_nothing_else_could_be_tried_beside_says_why(unasked, tmp_path: Path, capsys) -> None:
+    extend.apply(extend.plan(SOURCE, tmp_path / "linear", Method.LINEAR, to=512, weights=Weights.LINK))
+    words = ("--method", "auto", "--to", 640, "--text", "bundled", "--trials", 4, "--dry-run")
+    code, told, _ = run(capsys, "extend", tmp_path / "linear", tmp_path / "out", *words)
+    assert code == 0
+    assert told["search"]["default"]["method"] == "linear"
+    assert (
+        "nothing but the default was measured (this checkpoint is already extended by linear" in told["search"]["why"]
+    )
+    assert "--replace" in told["search"]["why"]
+    assert len({left["why"] for left in told["search"]["left"]}) == len(told["search"]["left"])
+
+
+def test_trials_that_are_too_few_to_tune_are_told(unasked, tmp_path: Path, capsys) -> None:
+    words = ("--method", "longrope", "--search", *SHORT, "--text", "bundled", "--trials", 5, "--dry-run")
+    code, told, _ = run(capsys, "extend", SOURCE, tmp_path / "out", *words)
+    assert code == 0
+    assert any(
+        "longrope was not tuned: 9 settings make a generation, so that it takes 11 trials, and there were 5" in said
+        for said in told["search"]["cut"]
+    )
+
+
+def test_a_place_that_takes_no_file_is_refused_before_the_work(tmp_path: Path, capsys, monkeypatch) -> None:
+    def full(**options):
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(cli_searching.tempfile, "TemporaryFile", full)
+    monkeypatch.setattr(searching.Search, "measure", lambda *args: pytest.fail("it measured"))
+    code, told, _ = run(capsys, "extend", SOURCE, tmp_path / "out", *AUTO, "--trials", "4")
+    assert code == 2
+    assert f"DST cannot be written: {tmp_path} takes no file (Read-only file system)" in told["error"]["message"]
+
+
+def test_an_engine_that_takes_no_method_is_not_sent_on(tmp_path: Path, capsys) -> None:
+    code, told, _ = run(capsys, "extend", SOURCE, tmp_path / "out", *AUTO, "--for", "torchtune")
+    assert code == 2
+    assert "torchtune would not turn so" in told["error"]["message"]
+    assert "--search" not in told["error"]["message"]
 
 
 def test_text_that_says_nothing_is_warned_of(unasked, tmp_path: Path, capsys) -> None:

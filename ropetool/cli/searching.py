@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -36,11 +37,11 @@ TextFile = Annotated[
         help="auto, --search: the text to measure on: one half to choose by, the other to report by.",
     ),
 ]  # fmt: skip
-For = Annotated[EngineName | None, typer.Option("--for", help="auto: choose among what this engine honours.")]
+For = Annotated[EngineName | None, typer.Option("--for", help="auto, --search: only what this engine honours.")]
 Budget = Annotated[float | None, typer.Option("--budget", metavar="MINUTES", help="auto, --search: default 30.")]
 Trials = Annotated[
     int | None,
-    typer.Option("--trials", min=4, max=1000, help="auto, --search: read so many settings, whatever the machine."),
+    typer.Option("--trials", min=4, max=1000, help="auto, --search: read up to so many settings, not as time allows."),
 ]
 Seed = Annotated[int | None, typer.Option("--seed", help="auto, --search: of the optimiser and passkeys; default 7.")]
 StudyFile = Annotated[
@@ -76,7 +77,7 @@ def wanted(method: Method, search: bool, to: int | None, given: Mapping[str, Any
     """Whether to search; raises `UsageError` for options of a search without one, and the other way round."""
     if search and method is not Method.LONGROPE:
         raise UsageError(
-            f"--search finds the factors of longrope, not of {method.value}; give --method longrope, or auto"
+            f"--search finds the factors of longrope, not of {method.value}; give --method longrope, or no --search"
         )
     if not search and method is not Method.AUTO:
         named = next((flag for name, flag in FLAGS.items() if getattr(asked, name) is not None), None)
@@ -102,11 +103,24 @@ def check_places(src: Named, dst: Path, asked: Asked, out: Path | None) -> None:
         if dst.resolve() in (place.resolve(), *place.resolve().parents):
             raise OutputError(f"{flag} {place} lies in {dst}, which is to be written; name a place outside it")
         check_out(place, [src.path], flag)
+    if asked.text is not None:  # after a search of half an hour it would be late
+        for flag, parent in (("DST", dst.parent), ("--out", out and out.parent)):
+            if parent is not None and parent.is_dir():
+                _check_writable(flag, parent)
     files = [("--text", asked.text), ("--study", asked.study), ("--out", out)]
     for at, (flag, place) in enumerate(files):
         for other_flag, other in files[at + 1 :]:
             if place is not None and other is not None and _is_same(place, other):
                 raise OutputError(f"{flag} and {other_flag} are both {place}; name a file for each")
+
+
+def _check_writable(flag: str, directory: Path) -> None:
+    """Raises `OutputError` for a directory that takes no file, by one without a name."""
+    try:
+        tempfile.TemporaryFile(dir=directory).close()
+    except OSError as error:
+        said = f"{flag} cannot be written: {directory} takes no file ({error.strerror}); name another place"
+        raise OutputError(said, path=str(directory)) from error
 
 
 def _is_same(one: Path, other: Path) -> bool:

@@ -43,6 +43,8 @@ TOGETHER_TOKENS = 16384
 # Numbers of so many bytes that a layer holds for every token of one pass, in hidden sizes: an estimate from above.
 HELD_SIZES = 24
 DIGEST = 24
+# A text is cut within such a part of it from its middle.
+NEAR_MIDDLE = 20
 # Of a shard's bytes, what tells it from another.
 PIECE, PIECES = 1 << 16, 64
 
@@ -217,22 +219,30 @@ def parts(path: Path, text: str, length: int, asked: int, seed: int, keys: bool)
 
     Passkeys of both are told in words of the choosing part alone. Raises `UsageError` for a text that is too short.
     """
-    middle = len(text) // 2
-    cut = next((at for mark in "\n ." if (at := text.find(mark, middle)) >= 0), middle) + 1
+    cut = _middle(text)
     halves = [text[:cut], text[cut:]]
-    windows = []
-    for half in halves:
-        ids = encode(path, half)
-        if len(ids) < length:
-            raise UsageError(
-                f"the text has {sum(len(encode(path, each)) for each in halves)} tokens, and a search needs twice the "
-                f"new length, {2 * length}: one half to choose by, the other to report by; give a longer --text",
-                tokens=len(ids),
-                wanted=2 * length,
-            )
-        windows.append(ids[: len(ids) // length * length].reshape(-1, length))
+    ids = [encode(path, half) for half in halves]
+    if min(map(len, ids)) < length:
+        raise UsageError(
+            f"the halves of the text have {len(ids[0])} and {len(ids[1])} tokens, and a search needs twice the new "
+            f"length, {2 * length}: one half to choose by, the other to report by; give a longer --text",
+            tokens=sum(map(len, ids)),
+            wanted=2 * length,
+        )
+    windows = [half[: len(half) // length * length].reshape(-1, length) for half in ids]
     told = (_documents(path, halves[0], length, asked, seed + shift) if keys else () for shift in (0, 1))
     return Part("choosing", windows[0], next(told)), Part("held-out", windows[1], next(told))
+
+
+def _middle(text: str) -> int:
+    """Where a text is cut in two: behind the line, sentence or word that ends nearest behind, or before, its middle."""
+    middle, near = len(text) // 2, len(text) // NEAR_MIDDLE
+    for mark in ("\n", ". ", " "):
+        found = text.find(mark, middle, middle + near), text.rfind(mark, middle - near, middle)
+        at = next((place for place in found if place >= 0), None)
+        if at is not None:
+            return at + len(mark)
+    return middle
 
 
 def _documents(path: Path, filler: str, length: int, count: int, seed: int) -> tuple[Document, ...]:

@@ -56,7 +56,9 @@ def bins_for(trained: int, length: int) -> Bins:
     half = block * WITHIN_TRAINED // 2
     step = half * max(1, math.ceil((length - 2 * half) / half / MOST_BINS_BEYOND))
     beyond = range(2 * half + step, length, step)
-    return Bins(trained, length, block, tuple(dict.fromkeys((block, half, 2 * half, *beyond, length))))
+    ends = dict.fromkeys((block, half, 2 * half, *beyond))
+    # The last position predicts nothing, so that a last bin of it alone would have no loss.
+    return Bins(trained, length, block, (*(end for end in ends if end < length - 1), length))
 
 
 def tokens_of(blocks: int, block: int, length: int) -> Floats:

@@ -24,6 +24,7 @@ class Outcome:
     written: Planned
     is_default: bool
     why: str
+    windows: int
     gain: Gain
     bins: tuple[PositionBin, ...]
     passkey: tuple[Keys, ...]
@@ -40,11 +41,12 @@ def outcome(state: Search, best: Entry, default: Planned) -> Outcome:
     found = gain(of_best, of_default, bins)
     keys, lost = ((), False) if same else _keys(state, best.planned, default)
     plain = _unextended(state, windows)
-    is_default, why = _why(best, same, found, keys if lost else ())
+    is_default, why = (True, _unbeaten(state, best, default)) if same else _why(best, found, keys if lost else ())
+    why += "" if same else _passed_over(state, best)
     written = default if is_default else best.planned
     rows = _rows(state, of_best, of_default, plain)
     doubts = (*_doubts(state), *_short_prompts(state, written, windows))
-    return Outcome(written, is_default, why, found, rows, keys, doubts)
+    return Outcome(written, is_default, why, windows, found, rows, keys, doubts)
 
 
 def _windows(state: Search) -> int:
@@ -58,7 +60,7 @@ def _windows(state: Search) -> int:
         return windows
     fit = max(1, fit)
     if fit < windows:
-        state.cut.append(f"{fit} of {windows} held-out windows were read: readings took longer than at first")
+        state.cut.append(f"{fit} of {windows} held-out windows were read: the budget had no time for more")
     return fit
 
 
@@ -75,21 +77,48 @@ def _keys(state: Search, best: Planned, default: Planned) -> tuple[tuple[Keys, .
     return (Keys(state.bins.length, asked, sum(own), sum(other)),), fewer(own, other)
 
 
-def _why(best: Entry, same: bool, found: Gain, fewer_keys: tuple[Keys, ...]) -> tuple[bool, str]:
+def _unbeaten(state: Search, best: Entry, default: Planned) -> str:
+    """Why the default is what the choosing part found, in a sentence."""
+    taken = f"so the default, {described(best.trial.setting)}, is taken"
+    if len(state.entries) == 1:
+        why = next((left.why for left in state.left), "the budget, or the trials, allowed nothing else")
+        return f"nothing but the default was measured ({why}), {taken}"
+    better = state.better(default, best.trial.length)
+    if not better:
+        return f"nothing tried beat the default on the choosing part, {taken}"
+    asked = [entry.trial.passkeys for entry in better if entry.trial.passkeys is not None]
+    most = f", and the {len(asked)} that were asked answer {max(asked)} of its passkeys at most" if asked else ""
+    of_default = f" where the default answers {best.trial.passkeys}" if asked else ", and none was asked for passkeys"
+    return (
+        f"{len(better)} settings lie below the default on the choosing part, {described(better[0].trial.setting)} the "
+        f"lowest{most}{of_default}, {taken}"
+    )
+
+
+def _passed_over(state: Search, best: Entry) -> str:
+    """That settings with a lower objective answered fewer passkeys than the default; empty where there are none."""
+    lower = [entry for entry in state.at(best.trial.length) if entry.trial.objective < best.trial.objective]
+    lost = [entry.trial.passkeys for entry in lower if entry.trial.passkeys is not None]
+    if not lost:
+        return ""
+    return (
+        f"; {len(lost)} with a lower objective answered fewer passkeys of the choosing part than the default "
+        f"({max(lost)} at most)"
+    )
+
+
+def _why(best: Entry, found: Gain, fewer_keys: tuple[Keys, ...]) -> tuple[bool, str]:
     """Whether the default is to be written, and the reason in a sentence."""
     name = described(best.trial.setting)
     span = f"{found.mean:+.4f} nats per token, 95 % between {found.low:+.4f} and {found.high:+.4f}"
-    if same:
-        return True, f"nothing tried beat the default on the choosing part, so the default, {name}, was written"
     if not found.beyond_noise:
-        return True, (
-            f"{name} was best on the choosing part, but on the held-out part it is not better than the default beyond "
-            f"noise ({span}), so the default was written"
-        )
+        but = "is worse than the default" if found.high < 0 else "is not better than the default beyond noise"
+        said = f"{name} was chosen by the first part, but on the held-out part it {but} ({span})"
+        return True, f"{said}, so the default is taken"
     for lost in fewer_keys:
         return True, (
             f"{name} has the lower loss on the held-out part ({span}), but finds {lost.best} of {lost.trials} "
-            f"passkeys where the default finds {lost.default}, so the default was written"
+            f"passkeys where the default finds {lost.default}, so the default is taken"
         )
     return False, f"{name} beats the default on the held-out part by {span}"
 
@@ -100,7 +129,7 @@ def _unextended(state: Search, windows: int) -> list[float]:
     if time.monotonic() + whole <= state.ends:
         read = state.bench.losses(state.unextended, state.held, bins.length, windows)[0].blocks
         return [loss for loss, _ in by_bin(read, bins, bins.length)]
-    state.cut.append("no extension was read inside the trained window alone: the budget had no time left for more")
+    state.cut.append("the loss of no extension was read inside the trained window alone: no time was left for more")
     read = state.bench.losses(state.unextended, state.held, bins.trained + 1, windows)[0].blocks
     return [loss for (loss, _), _ in zip(by_bin(read, bins, bins.trained + 1), bins.inside, strict=False)]
 

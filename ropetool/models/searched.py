@@ -34,6 +34,7 @@ class Trial:
 
     ``objective`` is ``loss`` (its mean over all positions) plus ``penalty``; ``bins`` are the mean losses between the
     edges of the search that lie below ``length``. ``reused``: measured by an earlier run, whose study was kept.
+    ``passkeys`` is how many of the choosing part it answered, None where it was not asked.
     """
 
     number: int
@@ -46,6 +47,7 @@ class Trial:
     bins: tuple[float, ...]
     seconds: float
     reused: bool
+    passkeys: int | None = None
 
 
 @dataclass(frozen=True)
@@ -129,10 +131,12 @@ class Searched:
 
     ``text_tokens`` are those of the (choosing, held-out) part; ``edges`` the ends of the position bins, the last of
     which is the new length. ``decided`` is the length at which the best was chosen among the last candidates.
-    ``is_default``: nothing beat the default beyond noise, so the default was written; ``why`` tells why what was
-    written was chosen, in a sentence. ``best`` is what the choosing part found, also where it was not written;
-    ``gain``, ``bins``, ``passkey`` and ``pairs`` hold it against the default.
-    ``cut`` tells what the budget left undone, one sentence each. ``wanted_engine`` is the one that it is for.
+    ``windows`` is how many stretches were read, of ``decided`` tokens of the first part and of the new length of the
+    other. ``is_default``: nothing beat the default beyond noise, so the default is taken; ``why`` tells why what is
+    written was chosen, in a sentence. ``best`` is what the choosing part found, also where it is not written: the
+    lowest objective, or the first that was asked of those that answer no fewer passkeys than the default. ``gain``,
+    ``bins``, ``passkey`` and ``pairs`` hold it against the default. ``cut`` tells what was left undone for the budget
+    or the trials, a sentence each. ``wanted_engine`` is the one that it is for.
     """
 
     checkpoint: str
@@ -143,6 +147,7 @@ class Searched:
     text_tokens: tuple[int, int]
     edges: tuple[int, ...]
     decided: int
+    windows: tuple[int, int]
     device: str
     dtype: str
     seed: int

@@ -42,9 +42,9 @@ class Planned:
 Configure = Callable[[Candidate], Planned]
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Entry:
-    """A measured candidate."""
+    """A measured candidate; what is measured of it later, its trial gets."""
 
     planned: Planned
     trial: Trial
@@ -90,7 +90,7 @@ class Search:
         `CheckpointError` for the default, the first at every length: nothing can be held against it.
         """
         length = self.stages.decide if stage == "decide" else self.stages.screen
-        windows = self.stages.windows if length == self.stages.screen else self.stages.decide_windows
+        windows = self.windows_at(length)
         before = self._before(planned, length)
         if before is not None:
             return before
@@ -116,6 +116,10 @@ class Search:
         self.entries.append(Entry(planned, trial))
         self._tell(trial)
         return self.entries[-1]
+
+    def windows_at(self, length: int) -> int:
+        """How many windows of the choosing part are read at a length."""
+        return self.stages.windows if length == self.stages.screen else self.stages.decide_windows
 
     def _before(self, planned: Planned, length: int) -> Entry | None:
         same = (
@@ -187,8 +191,17 @@ class Search:
         return True
 
     def tune(self, space: Space, start: Floats, seed: int, until: int, spread: float | None = None) -> None:
-        """Let the optimiser move in ``space`` from ``start``, until so many settings were screened in all."""
+        """Let the optimiser move in ``space`` from ``start``, until so many settings were screened in all.
+
+        It moves in whole generations, the first of which may take all that is left of the trials.
+        """
         steps = Optimiser(start, seed) if spread is None else Optimiser(start, seed, spread)
+        needed = self.screened + steps.population
+        if needed > self.stages.trials:
+            said = f"{space.method} was not tuned: {steps.population} settings make a generation, so that it takes"
+            self.cut.append(f"{said} {needed} trials, and there were {self.stages.trials}")
+            return
+        until = max(until, needed)
         while self.screened + steps.population <= until and (points := steps.ask()):
             values = []
             for point in points:
@@ -236,23 +249,33 @@ class Search:
             self.stages = replace(self.stages, documents=0)
             self.cut.append("no passkeys were asked: the budget had no time for them")
             return best
-        of_default = self.bench.answers(default.turned, self.part, count).answers
+        own = next(entry for entry in self.at(best.trial.length) if _same(entry.planned, default))
+        of_default = self._asked(own, count)
         for entry in self._in_turn(finalists, default):
             if not self._has_room(needed / 2, "passkeys"):
                 break
-            own = self.bench.answers(entry.planned.turned, self.part, count).answers
-            self.talk(f"passkeys: {described(entry.trial.setting)} {sum(own)}, default {sum(of_default)} of {count}")
-            if sum(own) >= sum(of_default):
+            answered = self._asked(entry, count)
+            self.talk(f"passkeys: {described(entry.trial.setting)} {answered}, default {of_default} of {count}")
+            if answered >= of_default:
                 return entry
-        return next(entry for entry in self.at(best.trial.length) if _same(entry.planned, default))
+        return own
+
+    def _asked(self, entry: Entry, count: int) -> int:
+        """How many passkeys a setting answers, which its trial tells from now on."""
+        answered = sum(self.bench.answers(entry.planned.turned, self.part, count).answers)
+        entry.trial = replace(entry.trial, passkeys=answered)
+        return answered
+
+    def better(self, default: Planned, length: int) -> list[Entry]:
+        """What lies below the default at one length, best first."""
+        of_length = self.at(length)
+        return of_length[: next(at for at, entry in enumerate(of_length) if _same(entry.planned, default))]
 
     def _in_turn(self, finalists: Sequence[Entry], default: Planned) -> list[Entry]:
         """Whom to ask, `MOST_ASKED` at most: the finalists, then all else that is better than the default."""
-        of_length = self.at(finalists[0].trial.length)
-        worst = next(at for at, entry in enumerate(of_length) if _same(entry.planned, default))
-        better = [entry for entry in of_length[:worst] if entry not in finalists]
-        named = [entry for entry in finalists if entry in of_length[:worst]]
-        return [*named, *better][:MOST_ASKED]
+        better = self.better(default, finalists[0].trial.length)
+        others = [entry for entry in better if entry not in finalists]
+        return [*(entry for entry in finalists if entry in better), *others][:MOST_ASKED]
 
 
 def _same(one: Planned, other: Planned) -> bool:

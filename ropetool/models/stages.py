@@ -98,9 +98,9 @@ def planned(
     least = inside + LEAST_TRIALS * seconds(dear) + of_held
     if left < least:
         raise UsageError(
-            f"the budget leaves {left / 60:.1f} minutes, and the least that a search needs here is {least / 60:.1f}: "
-            f"{LEAST_TRIALS} settings read at {dear} tokens, the best and the default at {length}. Give "
-            f"{math.ceil(least * 1.1 / 60)} minutes more than loading takes by --budget, a shorter --to, or a GPU",
+            f"the budget leaves {max(left, 0.0) / 60:.1f} minutes, and the least that a search needs here is "
+            f"{least / 60:.1f}: {LEAST_TRIALS} settings read at {dear} tokens, the best and the default at {length}. "
+            f"Give {math.ceil(least * 1.1 / 60)} minutes more than loading takes by --budget, a shorter --to, or a GPU",
             minutes=left / 60,
             least_minutes=least / 60,
         )

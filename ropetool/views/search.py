@@ -39,12 +39,12 @@ def searched(result: Searched) -> RenderableType:
 def _facts(result: Searched) -> Iterator[tuple[str, RenderableType]]:
     yield "chosen", described(result.chosen)
     if result.best != result.chosen:
-        yield "best of all that was tried", described(result.best)
+        yield "best of the first part", described(result.best)
     if result.wanted_engine:
         yield "bound to what is honoured by", result.wanted_engine
     yield "default", described(result.default)
     gain = result.gain
-    noise = "beyond noise" if gain.beyond_noise else "not beyond noise"
+    noise = "beyond noise" if gain.beyond_noise else "worse, beyond noise" if gain.high < 0 else "not beyond noise"
     yield (
         "gain, held out",
         (
@@ -59,7 +59,14 @@ def _facts(result: Searched) -> Iterator[tuple[str, RenderableType]]:
         )
     yield "objective", result.objective
     choosing, held = result.text_tokens
-    yield "text", f"{choosing} tokens to choose by, {held} others to report by"
+    first, second = result.windows
+    yield (
+        "text",
+        (
+            f"{choosing} tokens to choose by, of which {first} x {result.decided} were read; {held} others to report "
+            f"by, {second} x {result.length} read"
+        ),
+    )
     again = f", {result.reused} of them from the study" if result.reused else ""
     yield "trials", f"{len(result.trials)}{again}; decided at {result.decided} tokens"
     yield (
@@ -91,7 +98,7 @@ def _value(value: Any) -> str:
 def _trials(result: Searched) -> Table:
     best = min((trial.objective for trial in result.trials if trial.length == result.decided), default=None)
     return grid(
-        "all trials", ["", "stage", "tokens", "method", "settings", "loss", "penalty", "objective", "seconds"],
+        "all trials", ["", "stage", "tokens", "method", "settings", "loss", "penalty", "objective", "keys", "seconds"],
         [_trial(trial, best) for trial in result.trials],
     )  # fmt: skip
 
@@ -101,7 +108,8 @@ def _trial(trial: Trial, best: float | None) -> list[RenderableType]:
     return [
         str(trial.number), trial.stage, str(trial.length), setting.method,
         _numbers(setting.settings), f"{trial.loss:.4f}", f"{trial.penalty:.4f}",
-        Text(f"{trial.objective:.4f}", style=style), "study" if trial.reused else f"{trial.seconds:.1f}",
+        Text(f"{trial.objective:.4f}", style=style), "" if trial.passkeys is None else str(trial.passkeys),
+        "study" if trial.reused else f"{trial.seconds:.1f}",
     ]  # fmt: skip
 
 

@@ -52,7 +52,8 @@ def test_the_terminal_tells_everything() -> None:
     for part in (
         "search on emma.txt", "+0.0283 nats a token, 95 % between +0.0190 and +0.0377: beyond noise",
         "257 paired differences of 32 tokens", "19 of 20 at 128 tokens, the default 18",
-        "17 of 21 at 256 tokens, the default 13", SEARCHED.objective, "7001 tokens to choose by, 7002 others",
+        "17 of 21 at 256 tokens, the default 13", SEARCHED.objective,
+        "7001 tokens to choose by, of which 4 x 256 were read; 7002 others to report by, 8 x 256 read",
         "4, 1 of them from the study; decided at 256 tokens", "of 30.5 minutes, float32 on cpu, seed 11",
         "yarn beta_fast 9.043, beta_slow 0.2682, factor 4.5 (factor 4.5, attention factor 1.069, theta 10000)",
         "yarn (factor 4, attention factor 1.13863, theta 10000)", "not tried: dynamic: vllm does not honour it",
@@ -60,7 +61,7 @@ def test_the_terminal_tells_everything() -> None:
     ):  # fmt: skip
         assert part in told
     assert line(text, "bound to") == ["bound", "to", "what", "is", "honoured", "by", "vllm"]
-    assert "best of all" not in text
+    assert "best of the first" not in text
     assert max(map(len, text.splitlines())) <= COLUMNS
 
 
@@ -70,7 +71,7 @@ def test_every_trial_is_a_line() -> None:
     assert line(text, "2   screen") == ["2", "screen", "128", "abf", "base", "50312.5", "2.4691", "0.0020", "2.4711",
                                         "10.2"]  # fmt: skip
     assert "short_factor 1 to 1, long_factor 1 to 4.5" in flat(text)
-    assert line(text, "3   confirm")[-4:] == ["2.3581", "0.0030", "2.3611", "11.2"]
+    assert line(text, "3   confirm")[-5:] == ["2.3581", "0.0030", "2.3611", "58", "11.2"]
 
 
 def test_only_the_best_at_the_length_that_decided_is_marked() -> None:
@@ -112,7 +113,7 @@ def test_the_default_that_was_kept_is_no_gain() -> None:
     told = flat(text)
     assert text.splitlines()[0] == AS_DEFAULT.why
     assert "-0.0040 and +0.0062: not beyond noise" in told
-    assert "best of all that was tried yarn beta_fast 9.043" in told
+    assert "best of the first part yarn beta_fast 9.043" in told
     for part in ("bound to", "passkeys", "not tried", "cut short", "warning"):
         assert part not in told
 

@@ -207,7 +207,7 @@ def searched(found: Json) -> list[Node]:
     gain += f"{_number(found['high'], '+.4f')}"
     facts = [
         ["written", found["chosen"]],
-        ["best of all that was tried", found["best"]],
+        ["best of the first part", found["best"]],
         ["default", found["default"]],
         ["gain on text held out", gain],
         *(
