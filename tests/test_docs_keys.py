@@ -16,7 +16,7 @@ from transformers import AutoTokenizer
 from ropetool import convert
 from ropetool.checkpoint import in_place
 from ropetool.checkpoint.bundled import CHECKPOINT, bundled
-from ropetool.cli import app
+from ropetool.cli import app, demo
 from ropetool.rope.layout import Pairing
 from tests import hub, pages, serving, unrotated
 from tools import docs_commands
@@ -131,6 +131,10 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
 @pytest.fixture
 def answers(place: Place, capfd, monkeypatch) -> Callable[[str], dict[str, Any]]:
     """The JSON that a command line prints."""
+
+    # Keys alone are looked at: tests/cli/test_demo.py has the whole demo.
+    monkeypatch.setattr(demo, "LOSS_WINDOWS", 1)
+    monkeypatch.setattr(demo, "RECALL_DOCUMENTS", 2)
 
     def run(line: str) -> dict[str, Any]:
         monkeypatch.chdir(place.directory)

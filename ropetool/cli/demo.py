@@ -16,6 +16,7 @@ Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="Where the resul
 
 EXTENDED_TOKENS = 1024
 LOSS_WINDOWS = 32
+RECALL_DOCUMENTS = 64
 
 
 def demo(out: Out = Path("demo-out"), json: Json = False, quiet: Quiet = False) -> None:
@@ -90,7 +91,8 @@ def _measure(sink: Sink, source: Path, extended: Path) -> dict[str, object]:
     rows = []
     for name, path in (("no extension", source), (f"YaRN to {EXTENDED_TOKENS}", extended)):
         with sink.steps_progress(f"recall, {name}") as progress:
-            rows.append((name, evaluate.measure_recall(path, task, text, lengths, progress=progress)))
+            found = evaluate.measure_recall(path, task, text, lengths, documents=RECALL_DOCUMENTS, progress=progress)
+            rows.append((name, found))
     losses = evaluate.evaluate(extended, text, edges=lengths, windows=LOSS_WINDOWS, against=source)
     if not sink.as_json:
         sink.result("recall", rows)
