@@ -31,7 +31,7 @@ from tests import tiny
 from tests.tiny import edit_json
 
 SOURCE = bundled(CHECKPOINT)
-TRIALS = 26
+TRIALS = 18
 # A draw of text and passkeys with which the first setting that is asked answers as many as the default: the quickest.
 SEED = 1
 AUTO = ("--method", "auto", "--to", "1k", "--text", "bundled", "--dtype", "float32", "--seed", SEED)
@@ -95,7 +95,7 @@ def test_recall_is_at_least_that_of_the_best_fixed_method(found, place: Path) ->
         extend.apply(made)
         shares[method.value] = made.destination
     counted = {
-        name: evaluate.measure_recall(path, task, filler, [1024], documents=12, seed=11)[0].correct
+        name: evaluate.measure_recall(path, task, filler, [1024], documents=8, seed=11)[0].correct
         for name, path in {**shares, "chosen": place / "auto"}.items()
     }
     # One standard error of a difference of two shares near 1 of 72 questions.
@@ -286,6 +286,7 @@ def test_what_there_was_no_time_to_read_is_not_told(tmp_path: Path, capsys, monk
         return 1
 
     monkeypatch.setattr(outcome, "_windows", at_the_end)
+    monkeypatch.setattr(stages, "GIVEN_DOCUMENTS", 5)
     words = ("--method", "auto", *SHORT, "--text", "bundled", "--trials", 4)
     code, told, _ = run(capsys, "extend", SOURCE, tmp_path / "out", *words)
     assert code == 0
@@ -295,7 +296,6 @@ def test_what_there_was_no_time_to_read_is_not_told(tmp_path: Path, capsys, monk
     assert "no held-out passkeys were asked" in said
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_a_setting_that_gives_no_numbers_is_infinitely_bad(
     unasked, value: float, tmp_path: Path, capsys, monkeypatch
 ) -> None:
@@ -305,7 +305,7 @@ def test_a_setting_that_gives_no_numbers_is_infinitely_bad(
         losses_T, passes = real(runner, *args)
         by_steps = runner.model.config.rope_parameters["rope_type"] == "linear"
         if by_steps:
-            losses_T[3] = value
+            losses_T[3] = float("inf")
         return losses_T, passes
 
     monkeypatch.setattr(bench, "text_losses", lost)
@@ -353,8 +353,9 @@ def test_a_text_is_cut_near_its_middle(text: str) -> None:
     assert not text.startswith("word ") or text[at:].startswith("word")
 
 
-def test_passkeys_that_every_better_setting_loses_are_told(place: Path, found, tmp_path: Path, capsys) -> None:
+def test_passkeys_that_better_settings_lose_are_told(place: Path, found, tmp_path: Path, capsys, monkeypatch) -> None:
     """By a study in which all but the default answer half of the choosing part's."""
+    monkeypatch.setattr(searching, "MOST_ASKED", 1)
     lines = [json.loads(line) for line in (place / "study.jsonl").read_text().splitlines()]
     asked = [line for line in lines[1:] if line["key"].startswith("passkeys choosing")]
     for line in asked[1:]:
@@ -366,12 +367,30 @@ def test_passkeys_that_every_better_setting_loses_are_told(place: Path, found, t
     search, default = told["search"], asked[0]["answers"]
     lower = [t for t in search["trials"] if t["objective"] < search["trials"][0]["objective"]]
     assert search["trials"][0]["passkeys"] == sum(default)
-    halved = [t for t in lower if t["passkeys"] == 30]
-    assert halved
-    if search["is_default"]:
-        assert f"{len(lower)} settings lie below the default on the choosing part" in search["why"]
-    else:
-        assert f"{len(halved)} with a lower objective answered fewer passkeys" in search["why"]
+    assert [t["passkeys"] for t in lower if t["passkeys"] is not None] == [30]
+    assert search["is_default"]
+    assert search["why"].startswith(f"{len(lower)} settings lie below the default on the choosing part, ")
+    assert f"answer 30 of its passkeys at most where the default answers {sum(default)}" in search["why"]
+
+
+def test_a_lower_setting_that_was_passed_over_is_told(place: Path, found, tmp_path: Path, capsys, monkeypatch) -> None:
+    """By the same, and a second that is made to answer all."""
+    asked = searching.Search._asked
+
+    def answered(self, entry, count):
+        kept = asked(self, entry, count) if entry.trial.number == 1 else [30, 60][sum(
+            e.trial.passkeys is not None for e in self.entries) > 1]  # fmt: skip
+        entry.trial = replace(entry.trial, passkeys=kept)
+        return kept
+
+    monkeypatch.setattr(searching.Search, "_asked", answered)
+    monkeypatch.setattr(outcome, "_keys", lambda *args: ((), False))
+    words = ("--trials", TRIALS, "--study", place / "study.jsonl", "--dry-run")
+    code, told, _ = run(capsys, "extend", SOURCE, tmp_path / "out", *AUTO, *words)
+    assert code == 0
+    said = "; 1 with a lower objective answered fewer passkeys of the choosing part than the default (30 at most)"
+    assert told["search"]["why"].endswith(said)
+    assert told["search"]["best"] != min(told["search"]["trials"], key=lambda trial: trial["objective"])["setting"]
 
 
 def test_a_default_that_nothing_else_could_be_tried_beside_says_why(unasked, tmp_path: Path, capsys) -> None:
