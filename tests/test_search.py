@@ -296,9 +296,7 @@ def test_what_there_was_no_time_to_read_is_not_told(tmp_path: Path, capsys, monk
     assert "no held-out passkeys were asked" in said
 
 
-def test_a_setting_that_gives_no_numbers_is_infinitely_bad(
-    unasked, value: float, tmp_path: Path, capsys, monkeypatch
-) -> None:
+def test_a_setting_that_gives_no_numbers_is_infinitely_bad(unasked, tmp_path: Path, capsys, monkeypatch) -> None:
     real = bench.text_losses
 
     def lost(runner, *args):
