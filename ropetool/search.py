@@ -100,7 +100,8 @@ def search(path: Path, wish: Wish, extended: Callable[[Candidate], Extended], ta
     started = time.monotonic()
     ends = started + 60 * wish.budget_minutes
     config = read_config(path)
-    candidates, default, trained = _candidates(config, wish, extended)
+    configure = _configured(wish, extended)
+    candidates, default, trained = _candidates(config, wish, configure)
     bins = bins_for(trained, wish.length)
     choosing, held = parts(path, wish.text, wish.length, MOST_DOCUMENTS, wish.seed, keys=True)
     unextended, clock, device = Turned(config, read_model(config)), Clock(), pick_device(wish.device)
@@ -119,7 +120,6 @@ def search(path: Path, wish: Wish, extended: Callable[[Candidate], Extended], ta
             clock.seconds, ends - time.monotonic(), trained, wish.length, windows, wish.trials, bool(choosing.documents)
         )
         talk(_told(stages, bins.length, str(device)))
-        configure = _configured(wish, extended)
         state = Search(bench, choosing, held, bins, stages, unextended, configure, ends, talk)
         state.read_unextended()
         start = configure(default)
@@ -166,34 +166,32 @@ def _configured(wish: Wish, extended: Callable[[Candidate], Extended]) -> Callab
             if why:
                 raise MethodError(f"{wish.engine.value} would not turn so: {why}", method=candidate.method.value)
         setting = Setting(candidate.method.value, candidate.settings, made.factor, made.theta, made.attention_factor)
-        return Planned(candidate, Turned(made.config, made.reading), setting)
+        return Planned(candidate, Turned(made.config, made.reading), setting, made.original_length)
 
     return configure
 
 
 def _candidates(
-    config: Mapping[str, Any], wish: Wish, extended: Callable[[Candidate], Extended]
+    config: Mapping[str, Any], wish: Wish, configure: Callable[[Candidate], Planned]
 ) -> tuple[tuple[Candidate, ...], Candidate, int]:
     """The candidates that are tried first, the default among them, and the trained length.
 
     The default is YaRN's own setting, or the first method that the checkpoint, and the engine, can take. Raises the
     reason of the first where none can be had.
     """
-    configure = _configured(wish, extended)
     geometry = read_model(config).rotations[0].geometry
     first: RopetoolError | None = None
     for method in (Method.YARN, Method.NTK, Method.LLAMA3, Method.LINEAR, Method.DYNAMIC):
         try:
-            configure(Candidate(method))
-            made = extended(Candidate(method))
+            made = configure(Candidate(method))
         except (MethodError, ConfigError) as error:
             first = first or error
             continue
-        model = Model(wish.length / made.original_length, _plain_theta(made.reading), geometry.rotary_dim)
+        model = Model(wish.length / made.trained, _plain_theta(made.turned.reading), geometry.rotary_dim)
         rows = [candidate for candidate in fixed(model) if candidate != Candidate(method)]
-        return (Candidate(method), *([] if wish.factors else rows)), Candidate(method), made.original_length
+        return (Candidate(method), *([] if wish.factors else rows)), Candidate(method), made.trained
     refused = first or MethodError("no method can be had for this checkpoint")
-    default, trained = _by_factors(geometry.rotary_dim, wish, extended, refused)
+    default, trained = _by_factors(geometry.rotary_dim, wish.length, configure, refused)
     if not wish.factors:
         said = f"{refused.message}; `--method longrope --search` finds a factor for each pair instead"
         raise MethodError(said, method=Method.AUTO.value) from refused
@@ -201,22 +199,20 @@ def _candidates(
 
 
 def _by_factors(
-    width: int, wish: Wish, extended: Callable[[Candidate], Extended], refused: RopetoolError
+    width: int, length: int, configure: Callable[[Candidate], Planned], refused: RopetoolError
 ) -> tuple[Candidate, int]:
     """LongRoPE by the factors that YaRN has, for a class that takes nothing else; raises ``refused`` for any other."""
     ones = [1.0] * (width // 2)
     try:
-        _configured(wish, extended)(Candidate(Method.LONGROPE, {"short_factor": ones, "long_factor": ones}))
-        made = extended(Candidate(Method.LONGROPE, {"short_factor": ones, "long_factor": ones}))
+        made = configure(Candidate(Method.LONGROPE, {"short_factor": ones, "long_factor": ones}))
     except (MethodError, ConfigError):
         raise refused from None
-    ratio, theta = wish.length / made.original_length, _plain_theta(made.reading)
-    yarn = Yarn(theta, ratio, made.original_length)
+    ratio, theta = length / made.trained, _plain_theta(made.turned.reading)
+    yarn = Yarn(theta, ratio, made.trained)
     space = longrope_space(width // 2, ratio)
     slower = plain_inv_freq(theta, width) / yarn.inv_freq(width)
-    return Candidate(
-        Method.LONGROPE, space.settings(knots_of(space, list(slower), yarn.attention_factor))
-    ), made.original_length
+    point = knots_of(space, list(slower), yarn.attention_factor)
+    return Candidate(Method.LONGROPE, space.settings(point)), made.trained
 
 
 def _model(state: Search, start: Planned) -> Model:

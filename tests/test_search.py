@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import random
 import shutil
 from dataclasses import replace
@@ -521,6 +522,23 @@ def test_a_class_that_takes_only_longrope_is_searched_for_factors(phi3: Path, tm
     own, plain = (float(evaluate.position_losses(path, short).mean()) for path in (tmp_path / "out", phi3))
     assert f"a loss of {own:.4f} nats, and without extension {plain:.4f}" in warning["message"]
     assert read_model(read_config(tmp_path / "out")).rotations[0].scaling.name == "longrope"
+
+
+def test_pairs_are_held_against_the_base_of_before(unasked, tmp_path: Path, capsys) -> None:
+    """Of a class for which the default is another base, NTK's."""
+    path = tiny.save(tiny.model_of("phi3", vocab_size=512), tmp_path / "phi3")
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(SOURCE / name, path / name)
+    words = ("--method", "auto", "--to", 256, "--text", "bundled", "--trials", 4)
+    code, told, _ = run(capsys, "extend", path, tmp_path / "out", *words)
+    assert code == 0
+    assert told["search"]["default"]["method"] == "ntk"
+    before, after = (read_model(read_config(each)).rotations[0] for each in (path, tmp_path / "out"))
+    plain, written = (each.scaling.inv_freq(each.geometry.rotary_dim) for each in (before, after))
+    pairs, which = told["search"]["pairs"], "default" if told["search"]["is_default"] else "best"
+    assert [pair["wavelength"] for pair in pairs] == pytest.approx(list(2 * math.pi / plain))
+    assert [pair[which] for pair in pairs] == pytest.approx(list(plain / written))
+    assert pairs[-1][which] > 2
 
 
 def test_auto_is_no_method_of_a_plan(tmp_path: Path) -> None:

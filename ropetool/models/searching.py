@@ -31,11 +31,15 @@ Talk = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Planned:
-    """A candidate that the checkpoint can take: the config that would be written, its reading, and the setting."""
+    """A candidate that the checkpoint can take: the config that would be written, its reading, and the setting.
+
+    ``trained`` is the length that it extends, in tokens.
+    """
 
     candidate: Candidate
     turned: Turned
     setting: Setting
+    trained: int
 
 
 # Raises `MethodError` or `ConfigError` for what a checkpoint, or the wanted engine, cannot take.
